@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 import fastokens
 import numpy as np
 
-from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedTexts
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
@@ -40,9 +40,9 @@ def main() -> None:
     tokenizer = ChatTokenizer(vocabulary)
     bare = fastokens.Tokenizer.from_json_str(to_json(vocabulary))
 
-    def encode_bare() -> EncodedTexts:
+    def encode_bare() -> tuple[np.ndarray, np.ndarray]:
         ids, offsets = bare.encode_batch_flat(lines, split_special_tokens=True)
-        return EncodedTexts(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64))
+        return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)
 
     actions = {
         "bare fastokens": encode_bare,

@@ -12,7 +12,6 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
-from chatmill.tokenizer.vocabulary.vocabulary import flags_of
 
 WEIGHTS = ("*.safetensors", "*.index.json", "pytorch_model*.bin", "*.pt", "*.pth")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
@@ -74,7 +73,7 @@ def load_model(
         special,
         bos=next((name for name, i in special.items() if i == files.bos_id), ""),
         leading_space=loaded_tokenizer.leading_space,
-        flags=flags_of(loaded_tokenizer.vocabulary.special_handling),
+        flags=loaded_tokenizer.vocabulary.flags,
     )
     return LoadedModel(engine, loaded_tokenizer, chat_template, files.stop_ids, files.tools)
 

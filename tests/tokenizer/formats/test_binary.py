@@ -68,7 +68,7 @@ def test_one_token_is_read_without_the_rest(tmp_path):
     (tmp_path / "t.bin").write_bytes(data)
     with open_binary(tmp_path / "t.bin") as binary:
         assert (binary.token_bytes(256), binary.kind(256), binary.score(256)) == (b"ab", Kind.NORMAL, LARGE.scores[256])
-        assert binary.token_bytes(binary.special["<|im_end|>"]) == b"<|im_end|>"
+        assert binary.token_bytes(LARGE.special["<|im_end|>"]) == b"<|im_end|>"
         with pytest.raises(ValueError, match=f"damaged in bytes {BLOCK * 5} to {BLOCK * 6 - 1}"):
             binary.verify()
 

@@ -27,7 +27,7 @@ from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights, sca
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, flat, library_of
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, flags_of
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 _TOKEN = re.compile(
     r"(?P<property>\\[pP](?:\{\^?\w+\}|[A-Z]))|(?P<code>\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\x\{[0-9a-fA-F]+\})"
@@ -339,7 +339,7 @@ def _splits(vocabulary: Vocabulary) -> Iterator[str]:
 def template_content(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[str, Any]:
     """The template for template.js; without a layout it is one of chatmill's own."""
     layout = None if isinstance(template, ChatmillTemplate) else LAYOUTS[template.name]
-    flags = flags_of(tokenizer.vocabulary.special_handling)
+    flags = tokenizer.vocabulary.flags
     sides = ("user", "assistant", "system", "system_in_user")
     return {
         "name": template.name,

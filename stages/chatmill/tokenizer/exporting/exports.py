@@ -40,9 +40,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     TEXT_KINDS,
     Kind,
     Vocabulary,
-    assumed_special,
     byte_pair_merge,
-    flags_of,
 )
 
 ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
@@ -121,7 +119,7 @@ def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
     if vocabulary.algorithm == "viterbi" and vocabulary.added_tokens:
         example = vocabulary.added_tokens[0].content * 2
         return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram", example)
-    flags = flags_of(vocabulary.special_handling)
+    flags = vocabulary.flags
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
         return {}
@@ -130,7 +128,7 @@ def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
 
 def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
     """Whether tiktoken finds special tokens in text as the original does, which may strip the blanks around them."""
-    for name, flags in flags_of(vocabulary.special_handling).items():
+    for name, flags in vocabulary.flags.items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
             return _exact(f"tiktoken ignores the {flag} of special tokens", f"a {name} b")
     return _as_text(vocabulary)
@@ -150,7 +148,7 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
     texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
     if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
         return _exact("a special token has the name of a token of text, and `tokenizers` finds one id", doubled)
-    if assumed := assumed_special(vocabulary.special_handling):
+    if assumed := vocabulary.handling.get("assumed"):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
         return _exact(reason, assumed[0])
     if vocabulary.spelling != "marked" or (vocabulary.steps or "").startswith('{"tokenizers"'):

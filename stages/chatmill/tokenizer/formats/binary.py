@@ -32,7 +32,7 @@ from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from chatmill.conversation import BOS, IM_END
 from chatmill.tokenizer.formats.validation import ReferenceEncoder, check_vocabulary
@@ -105,14 +105,6 @@ def open_binary(file: Path) -> "BinaryTokenizer":
     return BinaryTokenizer(file)
 
 
-class BinaryHeader(NamedTuple):
-    """The numbers before the records, for sequential readers."""
-
-    longest_token: int
-    bos: int
-    eos: int
-
-
 class BinaryTokenizer:
     """A mapped tokenizer.bin: any token in constant time, without reading the rest.
 
@@ -131,17 +123,6 @@ class BinaryTokenizer:
             self._map.close()
             raise
         self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks were checked
-
-    @cached_property
-    def header(self) -> BinaryHeader:
-        """The length of the longest token in bytes, and the ids of the tokens before and after a text."""
-        self._check_blocks(0, _HEADER.size)
-        return BinaryHeader(*_HEADER.unpack_from(self._map))
-
-    @property
-    def special(self) -> dict[str, int]:
-        """Name to id of each control token."""
-        return dict(self._description["controls"])
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""

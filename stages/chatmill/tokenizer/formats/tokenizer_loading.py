@@ -30,7 +30,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, without_post_processor
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, to_special_handling
 
 TokenizerFormat = Literal[
     "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"
@@ -108,7 +108,7 @@ def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
 
     What is put around a text is left out, too, as chat templates write it. Raises ValueError if other steps remain.
     """
-    special_handling = without_post_processor(vocabulary.special_handling)
+    special_handling = to_special_handling(vocabulary.flags)
     plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps), special_handling=special_handling)
     if plain.lossless:
         return plain

@@ -70,8 +70,8 @@ def to_model_proto(vocabulary: Vocabulary) -> bytes:
     spec.model_type = TrainerSpec.UNIGRAM if vocabulary.algorithm == "viterbi" else TrainerSpec.BPE
     spec.vocab_size = len(vocabulary.tokens)
     spec.byte_fallback = Kind.FALLBACK in vocabulary.kinds
-    names = [vocabulary.special.get(name, -1) for name in ("<s>", "</s>", "<pad>")]
-    spec.unk_id, (spec.bos_id, spec.eos_id, spec.pad_id) = unknown, names
+    spec.unk_id = unknown
+    spec.bos_id, spec.eos_id, spec.pad_id = (vocabulary.special.get(name, -1) for name in ("<s>", "</s>", "<pad>"))
     spec.unk_piece = model.pieces[unknown].piece
     content: bytes = model.SerializeToString(deterministic=True)
     return content
@@ -105,8 +105,6 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
     if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
         raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
-    if kind == TrainerSpec.BPE:
-        _check_joined(tokens, kinds)
     if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
         raise ValueError("it has neither byte pieces nor an unknown piece")
     steps = from_normalizer_spec(normalizer)
@@ -114,6 +112,7 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
         scored = zip(model.pieces, kinds, strict=True)
         scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
+    _check_joined(tokens, kinds)
     merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
 
@@ -143,13 +142,11 @@ def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
         raise ValueError(f"its piece {lone!r:.80} has a character that is not a piece")
 
 
-def _merges(
-    tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float] | None = None
-) -> tuple[MergePair, ...]:
+def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float]) -> tuple[MergePair, ...]:
     """Every pair of tokens that makes another, the best score first, as SentencePiece merges them."""
     ids = {token: i for i, (token, kind) in enumerate(zip(tokens, kinds, strict=True)) if kind == Kind.NORMAL}
     merges: list[MergePair] = []
-    for token in sorted(ids, key=lambda token: -scores[ids[token]]) if scores else ids:
+    for token in sorted(ids, key=lambda token: -scores[ids[token]]):
         splits = ((token[:i], token[i:]) for i in range(1, len(token)))
         merges += sorted((ids[left], ids[right]) for left, right in splits if left in ids and right in ids)
     return tuple(merges)

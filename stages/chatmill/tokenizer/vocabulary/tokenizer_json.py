@@ -22,9 +22,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     MergePair,
     Vocabulary,
-    flags_of,
     merges_by_rank,
-    post_processor_of,
 )
 
 BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
@@ -57,7 +55,7 @@ def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
 
 def _added_tokens(vocabulary: Vocabulary, special: bool) -> Iterator[dict[str, Any]]:
     """The tokens that are found in text before the rest is split; without `special`, those that are not special."""
-    flags = flags_of(vocabulary.special_handling)
+    flags = vocabulary.flags
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
         if kind == Kind.ADDED or (special and kind not in TEXT_KINDS and not UNUSED_ENTRY.fullmatch(token.decode())):
             entry = {"id": i, "content": token.decode()} | dict.fromkeys(FLAGS, False)
@@ -79,7 +77,7 @@ def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
             "type": "Sequence",
             "pretokenizers": [*flat("pre_tokenizer", before.get("pre_tokenizer")), *splits],
         },
-        "post_processor": post_processor_of(vocabulary.special_handling),
+        "post_processor": vocabulary.handling.get("post_processor"),
         "decoder": decoder,
     }
 

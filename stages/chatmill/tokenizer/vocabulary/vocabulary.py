@@ -111,9 +111,19 @@ class Vocabulary:
         return covers_all and not strips and (self.steps is None or splits_only(self.steps))
 
     @cached_property
+    def handling(self) -> dict[str, Any]:
+        """What `special_handling` says."""
+        return dict(json.loads(self.special_handling or "{}"))
+
+    @property
+    def flags(self) -> dict[str, dict[str, bool]]:
+        """The flags of each added token that has any, by name."""
+        return dict(self.handling.get("added_tokens", {}))
+
+    @cached_property
     def added_tokens(self) -> list[AddedToken]:
         """The tokens that are found in text before the rest is split."""
-        flags, entries = flags_of(self.special_handling), zip(self.tokens, self.kinds, strict=True)
+        flags, entries = self.flags, zip(self.tokens, self.kinds, strict=True)
         named = [(token.decode(), i) for i, (token, kind) in enumerate(entries) if kind == Kind.ADDED]
         return [AddedToken(name, i, *(flags.get(name, {}).get(flag, False) for flag in FLAGS)) for name, i in named]
 
@@ -231,40 +241,12 @@ def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorit
     return Vocabulary(type, algorithm, pattern, tokens, kinds, rank_scores(tokens, kinds, merges), merges)
 
 
-# Tokens that programs search in text before the rest is split, and those that they put around a text.
-
-
 def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor: Any = None) -> str | None:
     """The text of flags by name and a post-processor; None if there are neither."""
     content: dict[str, Any] = {"added_tokens": {name: flags for name, flags in added.items() if flags}}
     content["post_processor"] = post_processor
     content = {key: value for key, value in content.items() if value}
     return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
-
-
-def flags_of(special_handling: str | None) -> dict[str, dict[str, bool]]:
-    """The flags of each token that has any, by name."""
-    return dict(_content(special_handling).get("added_tokens", {}))
-
-
-def post_processor_of(special_handling: str | None) -> dict[str, Any] | None:
-    """The post-processor, as in tokenizer.json."""
-    found: dict[str, Any] | None = _content(special_handling).get("post_processor")
-    return found
-
-
-def assumed_special(special_handling: str | None) -> list[str]:
-    """The tokens that are special by their names alone, as the file does not say which are."""
-    return list(_content(special_handling).get("assumed", []))
-
-
-def without_post_processor(special_handling: str | None) -> str | None:
-    """The same without what is put around a text."""
-    return to_special_handling(flags_of(special_handling))
-
-
-def _content(special_handling: str | None) -> dict[str, Any]:
-    return {} if special_handling is None else dict(json.loads(special_handling))
 
 
 class AddedTokenSearch:
