@@ -170,8 +170,7 @@ def _flatten(encoded: list[list[int]]) -> Flat:
 def choose_backend(vocabulary: Vocabulary) -> Backend:
     """The fastest backend that gives exactly the vocabulary's ids."""
     if vocabulary.spelling == "marked":
-        expressible = sentencepiece_unsupported_reason(vocabulary) is None
-        return _SentencePiece(vocabulary) if expressible else _MetaspaceTokenizers(vocabulary)
+        return _Metaspace(vocabulary)
     if tiktoken_unsupported_reason(vocabulary):
         return _Tokenizers(vocabulary)
     if ranks_of(vocabulary) == BYTE_RANKS:
@@ -268,21 +267,25 @@ class _Tokenizers(Backend):
         return [encoded.ids for encoded in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-class _MetaspaceBackend(Backend):
+class _Metaspace(Backend):
     """For tokenizers that write a space as U+2581: that character in text is encoded as its three bytes."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
         self._metaspace_ids = [fallback[byte] for byte in METASPACE.encode()]
-
-    @abstractmethod
-    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
-        """The ids of each text; no text contains U+2581."""
+        self._processor: SentencePieceProcessor | None = None
+        if sentencepiece_unsupported_reason(vocabulary) is None:
+            self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
+        else:
+            self._tokenizers = _Tokenizers(vocabulary)
 
     def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
         plain = [part for text in texts for part in text.split(METASPACE)]
-        encoded = iter(self.encode_without_metaspace(plain, threads))
+        if self._processor:
+            encoded = iter(self._processor.encode(plain, num_threads=threads))
+        else:
+            encoded = iter(self._tokenizers.encode_batch(plain, threads))
         result = []
         for text in texts:
             ids = next(encoded)
@@ -291,27 +294,8 @@ class _MetaspaceBackend(Backend):
             result.append(ids)
         return result
 
-
-class _SentencePiece(_MetaspaceBackend):
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
-        self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
-
-    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
-        ids: list[list[int]] = self._processor.encode(texts, num_threads=threads)
-        return ids
-
     def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
-        if any(METASPACE in text for text in texts):
+        if self._processor is None or any(METASPACE in text for text in texts):
             return super()._encode_arrays(texts)
         ids: Sequence[Array] = self._processor.encode(texts, num_threads=1, return_type="numpy")
         return ids
-
-
-class _MetaspaceTokenizers(_MetaspaceBackend):
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
-        self._tokenizers = _Tokenizers(vocabulary)
-
-    def encode_without_metaspace(self, texts: list[str], threads: int) -> list[list[int]]:
-        return self._tokenizers.encode_batch(texts, threads)

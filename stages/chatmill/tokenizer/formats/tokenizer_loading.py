@@ -122,9 +122,7 @@ def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
 
 
 def files_of(path: Path) -> list[Path]:
-    """All files from which a tokenizer's file is read, itself included. Raises ValueError for a folder."""
-    if path.is_dir():
-        raise ValueError(f"{path}: expected a file, got a folder: give the tokenizer's file in it")
+    """All files from which a tokenizer's file is read, itself included."""
     others = [merges_file_of(path), vocabulary_file_of(path), description_file(path)]
     return [path, *(file for file in others if file is not None and file.exists())]
 
