@@ -1,0 +1,224 @@
+"""Files of any kind give the same rows, and what is wrong with a file is said with its name."""
+
+import csv
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+import zstandard
+from pyarrow import ipc, parquet
+
+from chatmill.datasets.formats.containers import files_of, rows_of
+from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.mapping import TableMapping
+from chatmill.datasets.formats.registry import read_dataset
+from support.paths import SOURCE
+
+COLUMNS = {"prompt": "Q", "response": "A, so"}
+PAIR = {"prompt": "Q", "response": "A"}
+ROWS = [{"Q": f"Is it open? {number}", "A, so": "Yes.", "n": number} for number in range(700)]
+
+
+def read(path, **columns):
+    return list(read_dataset(path, "table", limit=None, seed=0, mapping=TableMapping(columns=columns)))
+
+
+def questions(found):
+    return [item.conversation[0].text for item in found if isinstance(item, Example)]
+
+
+def write(file, table, rows=()):
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    match file.suffix:
+        case ".parquet":
+            parquet.write_table(table, file, row_group_size=300)
+        case ".arrow" if "stream" in file.stem:
+            with ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=300)
+        case ".arrow" | ".feather":
+            with ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table, max_chunksize=300)
+        case ".csv" | ".tsv":
+            with file.open("w", newline="") as stream:
+                writer = csv.DictWriter(stream, rows[0], delimiter="\t" if file.suffix == ".tsv" else ",")
+                writer.writeheader()
+                writer.writerows(rows)
+        case ".json":
+            file.write_text(json.dumps(rows))
+        case ".gz":
+            file.write_bytes(gzip.compress(lines.encode()))
+        case ".zst":
+            half = len(lines) // 2
+            file.write_bytes(b"".join(zstandard.compress(part.encode()) for part in (lines[:half], lines[half:])))
+        case _:
+            file.write_text(lines)
+
+
+NAMES = ["a.parquet", "a.arrow", "stream.arrow", "a.feather", "a.csv", "a.tsv", "a.json", "a.jsonl", "a", "a.jsonl.zst"]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a.jsonl.gz"])
+def test_any_container_gives_the_same_rows(tmp_path, name):
+    write(tmp_path / name, pa.Table.from_pylist(ROWS), ROWS)
+    found = read(tmp_path / name, **COLUMNS)
+    assert questions(found) == [row["Q"] for row in ROWS]
+    assert found[-1].place.startswith(f"{tmp_path / name}:")
+
+
+def test_all_columns_of_a_parquet_file_are_named_where_one_is_missing(tmp_path):
+    write(tmp_path / "a.parquet", pa.Table.from_pylist(ROWS))
+    first = read(tmp_path / "a.parquet", prompt="q", response="A, so")[0]
+    assert first.detail == "no column 'q' in an object of 'Q', 'A, so', 'n'"
+
+
+def test_a_parquet_file_is_known_by_its_first_bytes(tmp_path):
+    write(tmp_path / "a.parquet", pa.Table.from_pylist(ROWS))
+    (tmp_path / "a.parquet").rename(tmp_path / "data-00000-of-00001")
+    assert questions(read(tmp_path / "data-00000-of-00001", **COLUMNS)) == [row["Q"] for row in ROWS]
+
+
+def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path):
+    for name, part in (("b/2.csv", ROWS[400:]), ("a/1.jsonl", ROWS[:400])):
+        (tmp_path / name).parent.mkdir()
+        write(tmp_path / name, None, part)
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache/1.jsonl.metadata").write_text("0a1b\n")
+    assert questions(read(tmp_path, **COLUMNS)) == [row["Q"] for row in ROWS]
+    assert files_of(tmp_path, ["*.csv"]) == [tmp_path / "b/2.csv"]
+    with pytest.raises(ValueError, match=r"no file matches \*\.txt"):
+        files_of(tmp_path, ["*.txt"])
+    with pytest.raises(ValueError, match=r"files: '/etc/passwd': expected a pattern"):
+        files_of(tmp_path, ["/etc/passwd"])
+
+
+TURNS = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+TALKS = [{"turns": [{"role": "user", "content": str(i)}, TURNS[1]]} for i in range(6)]
+LISTS = [talk["turns"] for talk in TALKS]
+
+
+@pytest.mark.parametrize(
+    ("content", "column", "expected"),
+    [
+        ({"turns": TURNS, "meta": {"a": 1}}, "turns", ["Hi"]),
+        ({"meta": {"id": 1}, "chat": {"id": 2, "turns": TURNS}}, "chat.turns", ["Hi"]),
+        ({"7f": {"turns": TURNS}, "c3": {"turns": TURNS, "n": 1}}, "turns", ["Hi"] * 2),
+        ({"7f": TURNS, "c3": TURNS}, ".", ["Hi"] * 2),
+        ({"version": "1", "data": TALKS}, "turns", [*"012345"]),
+        ({"part 1": TALKS[:4], "names": ["a"], "part 2": TALKS[4:], "meta": {"turns": 1}}, "turns", [*"012345"]),
+        ({"labels": [1, 2], "empty": [], "all": TALKS}, "turns", [*"012345"]),
+        ({"train": LISTS[:4], "test": LISTS[4:]}, ".", [*"012345"]),
+        ({"speakers": [{"name": "Ana"}], "all": TALKS, "others": [{"turns": 3}, 7, None]}, "turns", [*"012345"]),
+    ],
+)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_object_is_a_row_or_holds_rows(tmp_path, content, column, expected, indent):
+    (tmp_path / "a.json").write_text(json.dumps(content, indent=indent))
+    assert questions(read(tmp_path / "a.json", messages=column)) == expected
+
+
+def test_a_list_of_an_object_with_a_broken_entry_is_read_on(tmp_path):
+    rows = ",\n".join(map(json.dumps, TALKS))
+    broken = rows.replace('"2"', '"2')
+    (tmp_path / "a.json").write_text(f'{{"meta": {{"a": 1}}, "data": [\n{broken}], "test": [\n{rows}]}}')
+    found = read(tmp_path / "a.json", messages="turns")
+    assert questions(found) == [*"01345", *"012345"]
+    assert found[0].place == f"{tmp_path}/a.json:2, entry 1 of data"
+    [reject] = [item for item in found if isinstance(item, Reject)]
+    assert (reject.reason, reject.place) == ("bad_json", f"{tmp_path}/a.json:4")
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"data": [', "]}")])
+def test_entries_of_any_length_are_those_of_the_whole_document(tmp_path, begin, end):
+    chosen = random.Random(0)
+    values = ["é" * 9, '\\"]}', -1.5e-7, 10**30, None, [[]], {"a": {}}, "x" * 300_000]
+    rows = [{"q": chosen.choices(values, [9] * 7 + [1], k=chosen.randrange(9))} for _ in range(500)]
+    (tmp_path / "a.json").write_text(begin + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + end)
+    assert [row[1] for row in rows_of(tmp_path / "a.json", columns=["q"])] == rows
+
+
+LARGE = """
+import sys
+from pathlib import Path
+from chatmill.datasets.formats.containers import rows_of
+rows = rows_of(Path(sys.argv[1]), columns=["q", "a"])
+count = sum(1 for row in rows)
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(count, peak)  # of this program alone: that of getrusage begins with the memory of the one that starts it
+"""
+
+
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"data": [', "]}")])
+def test_a_large_array_needs_little_memory(tmp_path, begin, end):
+    file, row = tmp_path / "large.json", json.dumps({"q": "x" * 500, "a": "y" * 500})
+    with file.open("w") as stream:
+        stream.write(begin)
+        stream.writelines(f"{row},\n" for _ in range(119_999))
+        stream.write(row + end)
+    env = os.environ | {"PYTHONPATH": str(SOURCE)}
+    output = subprocess.run([sys.executable, "-c", LARGE, file], check=True, capture_output=True, text=True, env=env)
+    count, peak = map(int, output.stdout.split())
+    assert count == 120_000
+    assert peak < 250_000  # KB
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "Q,A\nx,y\n".encode("utf-16"), "UTF-16: convert it to UTF-8"),
+        ("a.csv", "Q,A,Größe\nx,y,z\n".encode("cp1252"), "its header is not UTF-8: convert it, as by iconv"),
+        ("a.csv", b"Q,A,A\nx,y,z\n", "1: two columns called 'A': rename one of them"),
+        ("a.csv", b"Q,A\nx," + b"y" * 17_000_000, "2: not a table: row longer than 16,000,000 characters"),
+        ("a.parquet", b"PAR1 no", " damaged, or not a Parquet file"),
+        ("a.arrow", b"ARROW1 no", " damaged, or not an Arrow file"),
+        ("a.feather", b"", " damaged, or not an Arrow file"),
+        *((f"a.jsonl{suffix}", data[:-3], f" damaged, or not a {suffix} file: .*, near byte") for suffix, data in (
+            (".gz", gzip.compress(b"{}\n" * 9)), (".zst", zstandard.compress(b"{}\n" * 9)),
+        )),
+    ],
+    ids=range(9),
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name}: ?{message}"):
+        read(tmp_path / name, **PAIR)
+
+
+@pytest.mark.parametrize(
+    ("cell", "lines"), [('"5" nail', [3]), ('"a\nb" c', [3, 4]), ('"x" "y"', [3]), ('"open', [3, 4])]
+)
+def test_each_line_of_a_cell_that_does_not_end_with_its_quotation_mark_is_a_reject(tmp_path, cell, lines):
+    (tmp_path / "a.csv").write_text(f"Q,,A\n1,,2\nx,,{cell}\n3,,4\n")
+    found = read(tmp_path / "a.csv", **PAIR)
+    rejects = [(item.place, item.reason) for item in found if isinstance(item, Reject)]
+    assert rejects == [(f"{tmp_path}/a.csv:{line}", "bad_row") for line in lines]
+    assert questions(found) == (["1"] if cell == '"open' else ["1", "3"])
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize(
+    "values", [pa.array([10**8], pa.date32()), pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())]
+)
+def test_a_value_that_python_does_not_have_is_named_by_file_and_row(tmp_path, name, values):
+    write(tmp_path / name, pa.table([["x"], values], names=["Q", "A"]))
+    with pytest.raises(ValueError, match=f"{name}:1: unreadable value"):
+        read(tmp_path / name, **PAIR)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "stream.arrow"])
+def test_a_damaged_table_is_rows_or_an_error_that_names_it(tmp_path, name):
+    write(tmp_path / name, pa.Table.from_pylist(ROWS[:20]))
+    content = (tmp_path / name).read_bytes()
+    for seed in range(100):
+        chosen, damaged = random.Random(seed), bytearray(content)
+        for _ in range(chosen.choice([1, 5])):
+            damaged[chosen.randrange(len(damaged))] = chosen.randrange(256)
+        (tmp_path / name).write_bytes(damaged)
+        try:
+            read(tmp_path / name, **COLUMNS)
+        except ValueError as error:
+            assert str(tmp_path) in str(error), seed
