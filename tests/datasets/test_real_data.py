@@ -77,7 +77,6 @@ def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
         validation_share=0.05,
         test_share=0.05,
         near_duplicates=False,
-        part_bytes=10**9,
     )
     metrics = json.loads(outputs[4].read_text())
     assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
