@@ -241,7 +241,7 @@ class _Fastokens(_Tiktoken):
         return self._either(len(text), lambda: (slow(text, allowed_special), np.empty(0, np.int64)), fast)[0]
 
     def _either(self, length: int, slow: Callable[[], Flat], fast: Callable[[], Flat]) -> Flat:
-        """The result of one of the two; during the trial both run and are compared.
+        """Run tiktoken before the trial, both and compare them in it, and fastokens after it.
 
         Their ids alone are: offsets follow from these, as tokens are the bytes of the texts.
         """

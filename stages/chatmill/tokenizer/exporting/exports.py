@@ -115,7 +115,7 @@ def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], lis
 
 
 def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Whether names of control tokens in text, which chatmill takes for text, are so in the original."""
+    """What differs if the original finds some token in text where chatmill reads plain text; nothing if it does not."""
     if vocabulary.algorithm == "viterbi" and vocabulary.added_tokens:
         example = vocabulary.added_tokens[0].content * 2
         return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram", example)
@@ -127,7 +127,7 @@ def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Whether tiktoken finds special tokens in text as the original does, which may strip the blanks around them."""
+    """What differs if the original strips the blanks around special tokens, as tiktoken does not."""
     for name, flags in vocabulary.flags.items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
             return _exact(f"tiktoken ignores the {flag} of special tokens", f"a {name} b")
@@ -235,7 +235,10 @@ def add_readers(written: Mapping[ExportFormat, dict[str, Any]], vocabulary: Voca
 
 
 def _differences(vocabulary: Vocabulary) -> Iterator[tuple[ExportFormat, tuple[str, ...], str, str | None]]:
-    """A format, its readers that differ, why, and a text with other ids: "" if nothing loads, None if none is known."""
+    """Yield a format, the readers of it that differ, why, and a text with other ids.
+
+    The text is "" if the readers do not load the file, and None if no such text is known.
+    """
     pattern, tokens, algorithm = vocabulary.pattern, set(vocabulary.tokens), vocabulary.algorithm
     encode_piece = ReferenceEncoder(replace(vocabulary, pattern=ANYTHING)).encode
 
@@ -304,7 +307,7 @@ def with_spaces(characters: str, pattern: str) -> str:
 
 
 def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
-    """A text with other ids where the whole text is merged by score, and not each piece."""
+    """A text that gets other ids if it is merged by score as a whole, and not piece by piece."""
     if vocabulary.steps is not None:
         return None
     text_ids = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])

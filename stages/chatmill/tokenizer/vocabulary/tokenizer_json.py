@@ -138,7 +138,7 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
 
 
 def _in_model(vocabulary: Vocabulary) -> Iterator[int]:
-    """The ids that are the model's: of text, and of unused entries that no list names."""
+    """The ids in the model's own list: those of text, and BERT's unused entries, which are no added tokens."""
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
         if kind in TEXT_KINDS or (kind >= Kind.CONTROL and UNUSED_ENTRY.fullmatch(token.decode())):
             yield i

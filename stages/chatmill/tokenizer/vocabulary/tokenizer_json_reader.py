@@ -151,7 +151,7 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
 
 
 def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
-    """The vocabulary in which tokens that merging never gives are unused: they are not looked up as complete pieces."""
+    """Make tokens that merging never gives unused: without `ignore_merges`, no piece is looked up as a whole."""
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     lost = {tokens[i] for i in unmerged(vocabulary)}
     for i, name in zip(unmerged(vocabulary), unused_names(set(tokens)), strict=False):
@@ -188,7 +188,7 @@ def _entries(ids: dict[str, int], entry_of: Callable[[str], Entry], content: dic
 
 
 def _kind_of_added(token: dict[str, Any], content: dict[str, Any]) -> Kind:
-    """Text, such as a run of blanks, unless the token is special or its name looks so, such as `<think>`."""
+    """ADDED for text, such as a run of blanks; CONTROL for a special token, or a name that looks so, as `<think>`."""
     name = token["content"]
     if name.startswith(UNUSED_PREFIX):
         return Kind.UNUSED
@@ -201,7 +201,7 @@ def _kind_of_added(token: dict[str, Any], content: dict[str, Any]) -> Kind:
 
 
 def _special_handling(content: dict[str, Any], *, with_post_processor: bool = False) -> str | None:
-    """The flags of added tokens that differ from those that are written by default, and the post-processor."""
+    """The flags of added tokens that are not the defaults, and the post-processor."""
     flags = {}
     for token in content.get("added_tokens", []):
         flags[token["content"]] = {flag: True for flag in FLAGS if token.get(flag)}

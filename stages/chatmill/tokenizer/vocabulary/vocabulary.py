@@ -256,7 +256,7 @@ class AddedTokenSearch:
     """
 
     def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
-        """`rewrite` changes the tokens' texts as the text that is searched was changed, such as normalisation."""
+        """`rewrite` normalises the tokens' texts if the searched text is normalised."""
         self._tokens = {rewrite(token.content): token for token in tokens}
         names = sorted(self._tokens, key=len, reverse=True)
         self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
