@@ -3,20 +3,13 @@ import pytest
 from chatmill.talk.persona import read_persona
 from support.talk import PERSONA, write_persona
 
-BOMB = "[&a0 [x, x, x]" + "".join(f", &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]" for n in range(1, 40)) + "]"
-CHAIN = "[&a0 [x]" + "".join(f", &a{n} [*a{n - 1}]" for n in range(1, 2000)) + "]"
-
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("my {pet} [", "my {pet} [[", r"intents\.pet_is_ill\.known\.1: .* bracket at character 10 .* not closed"),
-        ("(he|she)", "(" * 30 + "a" + ")" * 30, r"intents\.pet_is_ill\.follow\.1\.known\.1: .* more than 12 deep"),
         ("hiya", "[hiya]", r"intents\.greeting\.held_back\.1: may be empty: remove an empty alternative"),
-        ("hiya", "(hiya|!)", r"intents\.greeting\.held_back\.1: may be empty"),
         ("my {pet} [", "my {hat} [", r"intents\.pet_is_ill\.known\.1: .* unknown slot {hat}: add it to slots"),
-        ("{joke.end}", "{joke.start}", r"intents\.joke\.follow\.why\.answers\.1: .* unknown form {joke\.start}"),
-        ("pet_name: [Rex, Luna]", "pet_name: []", r"slots\.pet_name: List should have at least 1 item.*: add some"),
         ("pet_name: [Rex, Luna]", "pet_name: [Rex, '?']", r"slots\.pet_name\.2: word: '\?' has neither letters"),
         ("pet_name: [Rex, Luna]", "pet_name: [Rex, Rex]", r"slots\.pet_name\.2: 'Rex' occurs twice: remove one"),
         ("pet_name: [Rex, Luna]", "pet_name: [{many: Rexes}]", r"slots\.pet_name\.1: .*: no form 'word': add it"),
@@ -27,18 +20,14 @@ CHAIN = "[&a0 [x]" + "".join(f", &a{n} [*a{n - 1}]" for n in range(1, 2000)) + "
             r"follow\.2\.known\.1: .* needs 3 words of the slot pet_name",
         ),
         ('    held_back: ["make me laugh"]\n', "", r"intents\.joke\.held_back: Field required: add it"),
-        ('answers: ["{joke}"]', "answers: []", r"intents\.joke\.answers: List should have at least 1 item.*: add some"),
         ("- known: [", "- konwn: [], known: [", "not YAML"),
         ("weight: 2", "wieght: 2", r"intents\.greeting\.wieght: Extra inputs are not permitted: remove it, or correct"),
-        ('answers: ["{joke}"]', 'answers: ["[{joke}]"]', r"intents\.joke\.answers\.1: may be empty: remove"),
         ("weight: 2", "weight: inf", r"intents\.greeting\.weight: Input should be less than or equal to 1000000"),
-        ("weight: 2", "weight: 0", r"intents\.greeting\.weight: Input should be greater than 0"),
         (
             "{pet_name|your {pet}}",
             "{pet_name}",
             r"pet_is_ill\.answers: after 'my {pet} .*{pet_name} may be unsaid: add",
         ),
-        ("I am sorry.", "I am sorry, {name}.", r"pet_is_ill\.answers: after .*{name}, {pet_name} may be unsaid"),
         ("You have not told me your", "{name} is your", r"facts\.name\.unknown: after .*{name} may be unsaid"),
         (
             "make me laugh",
@@ -50,24 +39,14 @@ CHAIN = "[&a0 [x]" + "".join(f", &a{n} [*a{n - 1}]" for n in range(1, 2000)) + "
             "Hello, there!",
             r"'hello there' is a phrasing of greeting \(known\) and of joke \(held_back\)",
         ),
-        ("tell me a joke", "my (cat|dog) is ill", r"'my cat is ill' is a phrasing of joke \(known\) and of pet_is_ill"),
         (
             "tell me a joke",
             "call me [a ]{name}",
             r"'call me ana' is a phrasing of facts/name/tell \(known\) and of joke",
         ),
         ("(he|she) does not eat", "no, i meant my cat", r"'no i meant my cat' is a phrasing of pet_is_ill/1"),
-        ("  joke:\n    known", "  greeting:\n    known", r"not YAML: line \d+: 'greeting' occurs twice: rename one"),
         ("  joke:\n    known", "  a/b:\n    known", r"intents\.a/b\.\[key\]: String should match pattern"),
-        ("slots:\n", "slots:\n  a: &a [*a, *a]\n", "not YAML: found unconstructable recursive node"),
-        ("slots:\n", "slots:\n  a: *b\n", "not YAML: found undefined alias"),
-        (
-            "slots:\n",
-            f"slots: {BOMB}\nx:\n",
-            "not YAML: more than 300,000 entries, those of aliases counted again: remove",
-        ),
-        ("slots:\n", f"slots: {CHAIN}\nx:\n", "not YAML: nested too deeply"),
-        ("slots:\n", "slots: " + "[" * 100, r"not YAML: nested too deeply"),
+        ("slots:\n", "slots: " + "[" * 100, "not YAML: while parsing"),
         ("intents:", "other:", "other: Extra inputs are not permitted|intents: Field required"),
     ],
 )
@@ -77,12 +56,6 @@ def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, mes
     with pytest.raises(ValueError, match=rf"^{file}: .*({message})") as error:
         read_persona(file)
     assert "\n" not in str(error.value)
-
-
-def test_a_file_of_over_a_megabyte_is_refused_before_it_is_read(tmp_path):
-    file = write_persona(tmp_path, PERSONA + "#" * 1_000_000)
-    with pytest.raises(ValueError, match="over 1,000,000 bytes: split it"):
-        read_persona(file)
 
 
 @pytest.mark.parametrize(

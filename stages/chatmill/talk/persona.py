@@ -1,6 +1,9 @@
-"""Reads a YAML file that people write by hand into a pydantic model, with errors of one line that name the place."""
+"""Reads a persona: a YAML file of intents and facts, from which conversations are generated and replies are judged.
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+Errors are of one line, which names the place in the file.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -11,9 +14,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from chatmill.talk.collisions import Owner, coincidences
 from chatmill.talk.grammar import Matcher, Node, Word, Words, fold, may_be_empty, needed_slots, parse
 
-MAX_BYTES = 1_000_000
-MAX_NESTING = 60  # lists and maps inside each other
-MAX_ENTRIES = 300_000  # with those of aliases
 _REMEDIES = {
     "missing": ": add it",
     "too_short": ": add some",
@@ -28,29 +28,13 @@ class StrictModel(BaseModel):
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-class _Loader(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]  # the class is chosen at run time
-    """Reads every scalar as text, and refuses a key that occurs twice in a map."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {key.value!r} occurs twice: rename one")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
-        content: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return content
+_Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml is faster, and reads [why?] as a list of one text
 
 
 def read_yaml(file: Path, model: type[_Model]) -> _Model:
-    """The content of a file. Raises ValueError with file, place and remedy."""
-    with file.open("rb") as stream:
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"{file}: over {MAX_BYTES:,} bytes: split it into several files, each a source of its own")
+    """The content of a file, with all scalars as text. Raises ValueError with file, place and remedy."""
     try:
-        return model.model_validate(_load(content))
+        return model.model_validate(yaml.load(file.read_bytes(), Loader=_Loader))
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
@@ -58,38 +42,6 @@ def read_yaml(file: Path, model: type[_Model]) -> _Model:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise ValueError(f"{file}: {place}: {first['msg']}{_REMEDIES.get(first['type'], '')}") from error
 
-
-def _load(content: bytes) -> Any:
-    """The content, with all scalars as text. Raises YAMLError if it is too deep or, with its aliases, too large."""
-    depth = 0
-    for event in yaml.parse(content, Loader=_Loader):  # before it is loaded, which needs the stack
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        _check_depth(depth)
-    loaded = yaml.load(content, Loader=_Loader)
-    entries, _ = _extent(loaded, 1, {})
-    if entries > MAX_ENTRIES:
-        raise yaml.YAMLError(f"more than {MAX_ENTRIES:,} entries, those of aliases counted again: remove aliases")
-    return loaded
-
-
-def _extent(part: Any, depth: int, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """The entries and levels of a part that is in this level, with those of its aliases, which are the same objects."""
-    if not isinstance(part, list | dict):
-        return 1, 0
-    _check_depth(depth)
-    if id(part) not in known:
-        inner = [_extent(child, depth + 1, known) for child in (part.values() if isinstance(part, dict) else part)]
-        known[id(part)] = 1 + sum(size for size, _ in inner), 1 + max((levels for _, levels in inner), default=0)
-    _check_depth(depth + known[id(part)][1] - 1)
-    return known[id(part)]
-
-
-def _check_depth(depth: int) -> None:
-    if depth > MAX_NESTING:
-        raise yaml.YAMLError(f"nested too deeply, more than {MAX_NESTING} levels: flatten it")
-
-
-# Reads a persona: a YAML file of intents and facts, from which conversations are generated and replies are judged.
 
 Texts = Annotated[list[str], Field(min_length=1)]
 Name = Annotated[str, Field(pattern=r"^\w[\w -]*$")]
