@@ -179,21 +179,18 @@ def rank_scores(tokens: Sequence[bytes], kinds: Sequence[Kind], merges: Sequence
     return tuple(scores)
 
 
-def merges_by_rank(ranks: Mapping[bytes, int], *, trained: bool = False) -> tuple[MergePair, ...]:
+def merges_by_rank(ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     """The merges of byte-level tokens, in the order of their ranks: the last two parts of each when pairs are merged.
 
     One pair is enough: a token comes about only where its bytes are merged as if they stood alone. Usually lower ranks
     leave two parts; where they leave more, a token of a higher rank may join two of them first. A token without a merge
-    is found only by looking up a complete piece. `trained` says that lower ranks always leave two parts, which makes
-    most merges faster to find.
+    is found only by looking up a complete piece.
     """
     known: dict[bytes, int] = {token: i for token, i in ranks.items() if len(token) == 1}
     merges = []
     for token, i in sorted(ranks.items(), key=itemgetter(1)):
         if len(token) > 1:
-            cuts = range(1, len(token)) if trained else ()
-            splits = [(token[:cut], token[cut:]) for cut in cuts if token[:cut] in known and token[cut:] in known]
-            parts = splits[0] if len(splits) == 1 else byte_pair_merge(token, known)
+            parts = byte_pair_merge(token, known)
             if len(parts) > 2:
                 parts = byte_pair_merge(token, ranks, num_parts=2)
             if len(parts) == 2:
@@ -237,7 +234,7 @@ def byte_level_vocabulary(longer: Iterable[bytes], type: str, algorithm: Algorit
     kinds = (Kind.NORMAL,) * len(tokens)
     ranks = {token: i for i, token in enumerate(tokens)}
     assert len(ranks) == len(tokens), "a duplicate token"
-    merges = merges_by_rank(ranks, trained=True) if algorithm == "merge" else ()
+    merges = merges_by_rank(ranks) if algorithm == "merge" else ()
     return Vocabulary(type, algorithm, pattern, tokens, kinds, rank_scores(tokens, kinds, merges), merges)
 
 
