@@ -58,12 +58,9 @@ def from_messages(row: Any) -> Conversation:
 
 # DailyDialog's text: one dialogue per line, each turn ended by ` __eou__`; the first speaker is the user.
 
-_END = "__eou__"
-
 
 def from_dailydialog(line: str) -> Conversation:
-    """The dialogue of one line."""
-    turns = split_turns(f" {line}", _END)
+    turns = split_turns(f" {line}", "__eou__")
     if not turns[-1].strip():
         turns.pop()
     return alternate([turn.removeprefix(" ").removesuffix(" ") for turn in turns])
@@ -181,15 +178,11 @@ def from_text(paragraph: str) -> Conversation:
     return alternate(split_turns(paragraph, "\n"))
 
 
+# OpenAssistant's message trees, in JSON lines: flat messages in the order of their trees, or one tree per line.
+
 _MESSAGE = {"content": "text", "rank": "rank", "deleted": "deleted"}
-
-
 _ROW = Columns.model_validate({"id": "message_id", "parent": "parent_id", "tree": "message_tree_id", **_MESSAGE})
-
-
 _GROWN = TableReader(TableMapping(columns=_ROW).nested())
-
-
 _TREE, _PROMPT = (reader_of(messages=root, replies="replies", **_MESSAGE) for root in (".", "prompt"))
 
 

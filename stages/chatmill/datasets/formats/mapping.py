@@ -30,8 +30,6 @@ USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
 OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
 OPTIONAL_IN_MESSAGES = ("train", "replies", "rank", "deleted")  # may be missing in some messages
 REPLIES = "replies by parent"  # the key of the replies to a message, where trees are made of rows
-
-
 _PLACE = re.compile(r"[0-9]{1,9}")  # in a list
 MISSING = object()  # stands for the value of a column that a row must have
 

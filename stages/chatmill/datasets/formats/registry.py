@@ -1,165 +1,25 @@
-"""Documents: text without roles, which a model learns to continue.
+"""All dataset formats by name, those of the Hugging Face hub included."""
 
-A text or Markdown file is one document; of a table, each row is one, by its column `text` or the one that is named:
-
-    format: documents
-    columns: {text: body}
-
-A long document is divided between paragraphs; all of its parts are on the same side of the split.
-"""
-
-import codecs
-import io
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chatmill.conversation import Conversation
-from chatmill.datasets.formats import chats, containers, skills, talk
-from chatmill.datasets.formats.containers import entries_of, files_of, is_table, rows_of
-from chatmill.datasets.formats.example import (
-    Document,
-    Example,
-    RawRow,
-    Reject,
-    UnusableRowError,
-    as_turns,
-    describe_value,
-)
+from chatmill.datasets.formats import chats, skills, talk
+from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
+from chatmill.datasets.formats.documents import document_rows, read_documents
+from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.json_document import parse_json
-from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, TableMapping, value_at
-from chatmill.datasets.formats.row_readers import (
-    UTF_16,
-    Unparsed,
-    Utf16Error,
-    json_row,
-    nonblank_lines,
-    open_decompressed,
-    paragraphs,
-    table_rows,
-)
+from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
+from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
-from chatmill.datasets.split import column_group, document_group
-
-Items = Iterator[Document | Reject]
-
-MAX_CHARACTERS = 100_000  # of a part
-_BLOCK = 1 << 16  # bytes or characters that are read at once
-_BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
-_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
-
-
-def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
-    """The documents of a file, or of the matching files of a folder; one in UTF-16 is a reject.
-
-    Raises ValueError for JSON named as text.
-    """
-    for file in files_of(path, patterns):
-        rows = rows_of(file, columns=_columns(mapping)) if is_table(file) else None
-        try:
-            yield from _text_file(file) if rows is None else document_rows(rows, mapping)
-        except Utf16Error:
-            yield Reject(str(file), "not_utf8", UTF_16)
-
-
-def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
-    """The documents of a table's rows."""
-    text, *group = _columns(mapping)
-    for row in rows:
-        if isinstance(row, Reject):
-            yield row
-            continue
-        place, entry = row
-        try:
-            parts = list(parts_of(_slices(_text(entry, text)))) or [""]
-            named = next((value_at(entry, column) for column in group), None)
-        except UnusableRowError as error:
-            yield Reject(place, error.reason, str(error))
-            continue
-        for part in parts:
-            yield Document(place, document_group(parts[0]) if named is None else column_group(str(named)), part)
-
-
-def parts_of(blocks: Iterable[str]) -> Iterator[str]:
-    """A text, given in blocks, in parts of at most MAX_CHARACTERS, which are the text when they are joined."""
-    rest = ""
-    for block in blocks:
-        rest += block
-        while len(rest) > MAX_CHARACTERS:
-            end = _border(rest)
-            yield rest[:end]
-            rest = rest[end:]
-    if rest:
-        yield rest
-
-
-def _border(text: str) -> int:
-    """Where the first part of a text ends: after the last border in the second half of what it may hold."""
-    for border in _BORDERS:
-        if (found := text.rfind(border, MAX_CHARACTERS // 2, MAX_CHARACTERS)) >= 0:
-            return found + len(border)
-    return MAX_CHARACTERS
-
-
-def _columns(mapping: TableMapping | None) -> list[str]:
-    if mapping is None:
-        return ["text"]
-    columns = mapping.columns
-    if columns.text is None:
-        raise ValueError("format documents: expected columns.text, or no columns where it is called text")
-    return [columns.text] if columns.group is None else [columns.text, columns.group]
-
-
-def _text(entry: Any, column: str) -> str:
-    value = value_at(entry, column)
-    if not isinstance(value, str):
-        raise UnusableRowError("missing_field", f"{column}: expected text, got {describe_value(value)}")
-    return value
-
-
-def _slices(text: str) -> Iterator[str]:
-    return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
-
-
-def _text_file(file: Path) -> Items:
-    """The parts of a file, by the lines where they begin; from a byte that is not UTF-8 on, it is left out."""
-    group, line = "", 1
-    try:
-        for part in parts_of(_blocks(file)):
-            group = group or document_group(part)
-            yield Document(f"{file}:{line}", group, part)
-            line += part.count("\n")
-    except UnusableRowError as error:
-        yield Reject(f"{file}:{line}", error.reason, str(error))
-    else:
-        if not group:
-            yield Reject(str(file), "empty_document", "the file is empty")
-
-
-def _blocks(file: Path) -> Iterator[str]:
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-    count, begin = 0, True
-    with open_decompressed(file) as stream:
-        for block in iter(lambda: stream.read(_BLOCK), None):
-            count += len(block)
-            try:
-                text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
-                place = count - len(error.object) + error.start
-                raise UnusableRowError("not_utf8", f"not UTF-8 at byte {place} of the file") from error
-            if begin and _JSON.match(text):
-                raise ValueError(f"{file}: JSON, and no text: name it .jsonl or .json, so that its rows are read")
-            begin = False
-            yield text
-            if not block:
-                return
-
-
-# All dataset formats by name.
+from chatmill.datasets.split import column_group
 
 Reader = Callable[[Any], TableReader]  # of a row
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
@@ -309,13 +169,63 @@ def _is_json(line: str) -> bool:
     return True
 
 
+class Descriptor(BaseModel):
+    """A dataset of the hub (extra `hf`), as a YAML file names it.
+
+    dataset: some-team/some-chats
+    revision: 0123456789abcdef0123456789abcdef01234567   # a commit, so that each run reads the same rows
+    split: train
+    format: messages                                     # the format of its rows, or a mapping: columns, roles, first
+    config: default                                      # optional
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    dataset: str
+    revision: str
+    split: str
+    format: str = "table"
+    config: str | None = None
+    columns: Columns | None = None
+    roles: Roles = {}
+    first: Literal["user", "assistant"] | None = None
+
+    @property
+    def mapping(self) -> TableMapping | None:
+        """The mapping of its columns, if it has one."""
+        return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
+
+
+def read_descriptor(file: Path) -> Descriptor:
+    """The content of a descriptor file. Raises ValueError with file and key."""
+    try:
+        return Descriptor.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ValueError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{file}: not YAML: {error}") from error
+
+
+def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
+    """The rows of the dataset, streamed. Raises ValueError where the extra is not installed."""
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError as error:
+        raise ValueError("format hub: needs an extra: pip install 'chatmill[hf]'") from error
+    chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
+    dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
+    for number, row in enumerate(dataset, start=1):
+        yield f"{descriptor.dataset}/{descriptor.split}:{number}", dict(row)
+
+
 def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
-    descriptor = containers.read_descriptor(path)
+    descriptor = read_descriptor(path)
     found = mapping or descriptor.mapping
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
-        return Dataset(document_rows(containers.hub_rows(descriptor), found))
+        return Dataset(document_rows(hub_rows(descriptor), found))
     if found is not None:
-        rows = containers.hub_rows(descriptor)
+        rows = hub_rows(descriptor)
         return _table(path, rows if found.columns.parent is None else grow(rows, found.columns), found)
     if descriptor.format == "table":
         raise ValueError(f"{path}: format table: needs columns")
@@ -324,7 +234,7 @@ def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
         raise ValueError(
             f"{path}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
         )
-    return Dataset(containers.hub_rows(descriptor), form.convert)
+    return Dataset(hub_rows(descriptor), form.convert)
 
 
 def _form(name: str) -> DatasetFormat:

@@ -1,7 +1,4 @@
-"""Problems of the generated skills with their right answers, drawn from word lists and facts.
-
-The phrasing of questions and answers is added in chatmill.datasets.formats.skills.
-"""
+"""Conversations that exercise a skill with a right answer, generated from word lists, facts and phrasings."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +21,9 @@ Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
 TextPair = tuple[str, str]
 SMALL_SUM, SMALL_FACTOR = 20, 5  # up to which a model learns to calculate without the calculator
+
+
+# Problems with their right answers.
 
 
 class Syllables(StrictModel):
@@ -202,7 +202,7 @@ PROBLEM_GENERATORS: dict[str, Callable[[Words, Random], Problem]] = {
 }
 
 
-# Conversations that exercise a skill with a right answer, generated from word lists, facts and phrasings.
+# The phrasings of problems, and the conversations that are made of them.
 
 HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
 SAME_GROUPS = {  # what is held out from one skill is held out from the other

@@ -1,4 +1,4 @@
-"""Texts whose speakers alternate: a list, two lists, or one text with a separator between them."""
+"""Rows of any table, by a mapping that says where the conversation is (chatmill.datasets.formats.mapping)."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -38,6 +38,8 @@ from chatmill.datasets.formats.mapping import (
 )
 from chatmill.datasets.formats.trees import best_path, messages_of
 
+# Texts whose speakers alternate: a list, two lists, or one text with a separator between them.
+
 
 def are_texts(value: Any) -> bool:
     """Whether a value is a list that begins with a text."""
@@ -74,8 +76,6 @@ def split_texts(text: str, separator: str) -> list[str]:
     turns = [turn.strip() for turn in text.split(separator)]
     return turns if turns[-1] else turns[:-1]
 
-
-# Rows of any table, by a mapping that says where the conversation is (chatmill.datasets.formats.mapping).
 
 _ABSENT = object()
 

@@ -1,7 +1,8 @@
-"""Conversations with a persona whose last answer is scored, for validation and test.
+"""Conversations with a persona, generated from the intents and facts of a YAML file (chatmill.talk.persona).
 
-The last message of the user is phrased as in `held_back`, or it asks for a fact that was told before; all before it is
-known. Of the held-back phrasings of an exchange, the first half is for test.
+Most are of known phrasings, for training. One of HELD_BACK_EVERY is for validation or test, and its last answer is
+scored: the last message of the user is phrased as in `held_back`, or it asks for a fact told before; all before
+it is known. Of the held-back phrasings of an exchange, the first half is for test.
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ from chatmill.datasets.split import SplitName, on_side
 from chatmill.talk.grammar import Node
 from chatmill.talk.persona import Exchange, Fact, Persona, read_persona, slots_of
 
+HELD_BACK_EVERY = 15
 DISTANCES = (0, 5, 1, 12, 3, 20, 2, 8)  # exchanges between a fact and the question for it, at least
 
 
@@ -126,9 +128,8 @@ def _recalled(fact: Fact, said: dict[str, str]) -> list[str]:
     return [said[key] for key in sorted(fact.slots - asked) if key in said]
 
 
-# Conversations with a persona, generated from the intents and facts of a YAML file (chatmill.talk.persona).
+# Conversations of known phrasings, and those of both kinds in turn.
 
-HELD_BACK_EVERY = 15
 LONG_CHAT = (20, 40)  # exchanges
 SHORT_CHAT = (3, 9)
 FACT_CHAT = (1, 4)

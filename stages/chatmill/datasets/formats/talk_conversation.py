@@ -1,4 +1,4 @@
-"""How people write a plain sentence: mostly with a capital and a full stop, sometimes in haste or with typos."""
+"""A conversation with a persona that grows exchange by exchange, spelled as people write."""
 
 import re
 from collections.abc import Container, Iterable, Sequence
@@ -8,6 +8,8 @@ from random import Random
 from chatmill.conversation import Conversation, Message
 from chatmill.talk.grammar import Node, Speaker, Word, fold
 from chatmill.talk.persona import Exchange, Fact, Persona
+
+# How people write a plain sentence: mostly with a capital and a full stop, sometimes in haste or with typos.
 
 _CAPITAL = re.compile(r"(?:^|[.?!] )\W*[^\W\d_]|\bi\b")
 _SHORT_FORMS = {"you": "u", "are": "r", "please": "pls"}  # English; apostrophes are dropped in any language
@@ -66,7 +68,7 @@ def _typo(word: str, random: Random) -> str:
     return f"{word[:place]}{letter}{word[place + 1 :]}"
 
 
-# A conversation with a persona, drawn exchange by exchange.
+# The conversation.
 
 _BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
 TYPOS = 0.2  # share of the messages with typing errors

@@ -164,6 +164,3 @@ def _joined(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
 
 def _reject(row: _Row, reason: str, detail: str, columns: Columns) -> Reject:
     return Reject(row.place, reason, detail, *_extent([row.entry], columns))
-
-
-# OpenAssistant's message trees, in JSON lines: flat messages in the order of their trees, or one tree per line.

@@ -1,0 +1,135 @@
+"""Documents: text without roles, which a model learns to continue.
+
+A text or Markdown file is one document; of a table, each row is one, by its column `text` or the one that is named:
+
+    format: documents
+    columns: {text: body}
+
+A long document is divided between paragraphs; all of its parts are on the same side of the split.
+"""
+
+import codecs
+import io
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chatmill.datasets.formats.containers import files_of, is_table, rows_of
+from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
+from chatmill.datasets.formats.mapping import TableMapping, value_at
+from chatmill.datasets.formats.row_readers import UTF_16, Utf16Error, open_decompressed
+from chatmill.datasets.split import column_group, document_group
+
+Items = Iterator[Document | Reject]
+
+MAX_CHARACTERS = 100_000  # of a part
+_BLOCK = 1 << 16  # bytes or characters that are read at once
+_BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
+_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+
+
+def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
+    """The documents of a file, or of the matching files of a folder; one in UTF-16 is a reject.
+
+    Raises ValueError for JSON named as text.
+    """
+    for file in files_of(path, patterns):
+        rows = rows_of(file, columns=_columns(mapping)) if is_table(file) else None
+        try:
+            yield from _text_file(file) if rows is None else document_rows(rows, mapping)
+        except Utf16Error:
+            yield Reject(str(file), "not_utf8", UTF_16)
+
+
+def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
+    """The documents of a table's rows."""
+    text, *group = _columns(mapping)
+    for row in rows:
+        if isinstance(row, Reject):
+            yield row
+            continue
+        place, entry = row
+        try:
+            parts = list(parts_of(_slices(_text(entry, text)))) or [""]
+            named = next((value_at(entry, column) for column in group), None)
+        except UnusableRowError as error:
+            yield Reject(place, error.reason, str(error))
+            continue
+        for part in parts:
+            yield Document(place, document_group(parts[0]) if named is None else column_group(str(named)), part)
+
+
+def parts_of(blocks: Iterable[str]) -> Iterator[str]:
+    """A text, given in blocks, in parts of at most MAX_CHARACTERS, which are the text when they are joined."""
+    rest = ""
+    for block in blocks:
+        rest += block
+        while len(rest) > MAX_CHARACTERS:
+            end = _border(rest)
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest
+
+
+def _border(text: str) -> int:
+    """Where the first part of a text ends: after the last border in the second half of what it may hold."""
+    for border in _BORDERS:
+        if (found := text.rfind(border, MAX_CHARACTERS // 2, MAX_CHARACTERS)) >= 0:
+            return found + len(border)
+    return MAX_CHARACTERS
+
+
+def _columns(mapping: TableMapping | None) -> list[str]:
+    if mapping is None:
+        return ["text"]
+    columns = mapping.columns
+    if columns.text is None:
+        raise ValueError("format documents: expected columns.text, or no columns where it is called text")
+    return [columns.text] if columns.group is None else [columns.text, columns.group]
+
+
+def _text(entry: Any, column: str) -> str:
+    value = value_at(entry, column)
+    if not isinstance(value, str):
+        raise UnusableRowError("missing_field", f"{column}: expected text, got {describe_value(value)}")
+    return value
+
+
+def _slices(text: str) -> Iterator[str]:
+    return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
+
+
+def _text_file(file: Path) -> Items:
+    """The parts of a file, by the lines where they begin; from a byte that is not UTF-8 on, it is left out."""
+    group, line = "", 1
+    try:
+        for part in parts_of(_blocks(file)):
+            group = group or document_group(part)
+            yield Document(f"{file}:{line}", group, part)
+            line += part.count("\n")
+    except UnusableRowError as error:
+        yield Reject(f"{file}:{line}", error.reason, str(error))
+    else:
+        if not group:
+            yield Reject(str(file), "empty_document", "the file is empty")
+
+
+def _blocks(file: Path) -> Iterator[str]:
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
+    count, begin = 0, True
+    with open_decompressed(file) as stream:
+        for block in iter(lambda: stream.read(_BLOCK), None):
+            count += len(block)
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                place = count - len(error.object) + error.start
+                raise UnusableRowError("not_utf8", f"not UTF-8 at byte {place} of the file") from error
+            if begin and _JSON.match(text):
+                raise ValueError(f"{file}: JSON, and no text: name it .jsonl or .json, so that its rows are read")
+            begin = False
+            yield text
+            if not block:
+                return
