@@ -54,11 +54,6 @@ def test_text_that_render_does_not_write_is_refused(text):
         parse(text)
 
 
-def test_unknown_role_is_named():
-    with pytest.raises(ValueError, match="unknown role 'robot': expected one of system, user, assistant"):
-        Message.from_text("robot", "Hi")
-
-
 @pytest.mark.parametrize(
     ("roles", "message"),
     [
@@ -70,11 +65,6 @@ def test_unknown_role_is_named():
 def test_roles_out_of_order_are_named(roles, message):
     with pytest.raises(ValueError, match=message):
         check_turns([Message.from_text(role, "x") for role in roles])
-
-
-def test_a_turn_of_blanks_is_empty():
-    with pytest.raises(ValueError, match="empty turn of assistant"):
-        check_turns([Message.from_text("user", "x"), Message.from_text("assistant", " \n")])
 
 
 def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):

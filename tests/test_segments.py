@@ -54,11 +54,6 @@ def test_spans_join_text_between_control_tokens(template):
     assert all(a[-1].control or b[0].control for a, b in pairwise(groups))
 
 
-def test_header_and_content_are_one_span():
-    texts = ["".join(segment.text for segment in group) for group in spans(conversation_segments(CONVERSATION[1:2]))]
-    assert texts == ["<|bos|>", "<|im_start|>", "user\nWhat is 12 * 3?", "<|im_end|>", "\n"]
-
-
 def kinds(train, template="chatml"):
     """The kind of loss of each segment that is no tool output, by what is in it."""
     segments = conversation_segments(CONVERSATION, template, train)
@@ -77,11 +72,6 @@ def test_a_question_and_a_system_message_are_trained_with_their_ends_if_a_record
     assert trained == ["Be brief.", "<|im_end|>", "What is 12 * 3?", "<|im_end|>"]
     in_markers = [text for text, loss in kinds([True, True, False], "markers") if loss == LossKind.TRAINED]
     assert in_markers == [" ", "Be brief.", " ", "What is 12 * 3?"]
-
-
-def test_a_question_without_a_part_in_the_loss_has_a_header():
-    expected = [("<|bos|>", 0), ("What is 12 * 3?", 0), ("<|im_end|>", 0)]
-    assert kinds([None, False, None])[:3] == expected
 
 
 @pytest.mark.parametrize("template", ["chatml", "markers"])

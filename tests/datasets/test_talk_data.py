@@ -31,16 +31,6 @@ def test_there_are_enough_conversations_of_two_to_eight_messages(conversations):
     assert sum(len(messages) > 2 for messages in conversations) > 0.5 * len(conversations)
 
 
-def test_first_messages_differ(conversations):
-    openings = Counter(tuple(words(messages[0])[:7]) for messages in conversations)
-    assert not [opening for opening, count in openings.items() if len(opening) == 7 and count > 1]
-    assert len({tuple(words(messages[0])) for messages in conversations}) >= 3000
-
-
-def test_many_words_are_used(conversations):
-    assert len({word for messages in conversations for text in messages for word in words(text)}) >= 6000
-
-
 def five_grams(messages):
     return {tuple(said[i : i + 5]) for said in map(words, messages) for i in range(len(said) - 4)}
 

@@ -22,10 +22,6 @@ def test_it_has_intents_enough_and_what_follows_them_up_to_the_fourth_turn(perso
     assert min(exchanges.values()) >= 5
 
 
-def test_it_is_small_enough_to_be_read(persona):
-    assert FILE.stat().st_size <= 250_000
-
-
 def test_each_opening_is_known_and_held_back_in_several_ways(persona):
     for opening in persona.openings():
         assert len(opening.known) >= 8, opening.path

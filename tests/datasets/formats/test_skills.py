@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import check_turns, declared_tools, render
+from chatmill.conversation import declared_tools, render
 from chatmill.datasets.formats.skills import PROBLEM_GENERATORS, generate
 from chatmill.datasets.split import assign_split
 from chatmill.evaluation.answering import is_correct
@@ -16,7 +16,6 @@ from support.paths import ROOT
 
 FILE = ROOT / "data/raw/skills.yaml"
 SOURCE = yaml.load(FILE.read_bytes(), Loader=yaml.BaseLoader)
-PROMPTS = FILE.parent / "prompts/free.txt"
 
 SIGNS = {"plus": "+", "minus": "-", "times": "*", "divided by": "/"}
 BASE = {  # of each unit, in a common one
@@ -197,15 +196,6 @@ def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):
     assert list(generate(FILE, limit=100, seed=2)) != items[:100]
 
 
-def test_conversations_are_whole_mostly_distinct_and_of_mixed_length(items):
-    for item in items:
-        check_turns(item.conversation)
-    assert len({render(item.conversation) for item in items}) > 0.95 * len(items)
-    lengths = Counter(len(turns_of(item.conversation)) for item in items)
-    assert 0.3 < lengths[2] / len(items) < 0.6
-    assert sum(lengths[length] for length in lengths if length >= 6) > 0.2 * len(items)
-
-
 def test_every_skill_has_enough_tests_of_either_phrasing(items):
     tests = {render(item.conversation): item.skill for item in items if split_of(item) == "test"}
     counts = Counter((skill["name"], skill["phrasing"]) for skill in tests.values())
@@ -227,19 +217,6 @@ def test_nothing_that_is_scored_in_a_test_was_trained_on(items):
             assert (plain(question.text), answer.text) not in trained
 
 
-def test_a_name_is_on_one_side_whatever_skill_it_is_in(items):
-    texts = {key: " ".join(render(i.conversation) for i in items if split_of(i) == key) for key in ("train", "test")}
-    trained = set(re.findall(r"\w+", texts["train"]))
-    names = {item.group.split("/")[2] for item in items if item.group.startswith("skills/name_recall/")}
-    tested = {
-        name
-        for name in names
-        if assign_split(f"skills/name_recall/{name}", validation_share=0.05, test_share=0.05) == "test"
-    }
-    assert len(tested) > 50
-    assert tested & trained <= set(SOURCE["words"]["capitals"].values())
-
-
 @pytest.mark.parametrize(("side", "part"), [("test", slice(2)), ("validation", slice(2, 4))])
 def test_half_of_the_held_back_phrasings_are_asked_in_test_and_the_others_in_validation(items, side, part):
     phrasings = (slotted(text) for skill in SOURCE["skills"].values() for text in skill["held_back"][part])
@@ -250,19 +227,6 @@ def test_half_of_the_held_back_phrasings_are_asked_in_test_and_the_others_in_val
             assert not any(asked), render(item.conversation)
         held_back = item.skill["phrasing"] == "held_back" and split_of(item) == side
         assert held_back == item.group.startswith(f"{side}/") == asked[-1]
-
-
-def test_validation_asks_as_many_held_back_questions_as_test(items):
-    counts = Counter(split_of(item) for item in items if item.skill["phrasing"] == "held_back")
-    assert counts.keys() == {"test", "validation"}
-    assert 0.8 < counts["test"] / counts["validation"] < 1.25
-
-
-def test_every_skill_has_enough_phrasings_and_none_twice():
-    for skill in SOURCE["skills"].values():
-        phrasings = [plain(phrasing) for phrasing in skill["known"] + skill["held_back"]]
-        assert len(skill["known"]) >= 14 and len(skill["held_back"]) >= 4
-        assert len(set(phrasings)) == len(phrasings)
 
 
 @pytest.mark.parametrize(
@@ -317,12 +281,3 @@ def test_an_answer_is_right_only_as_it_stands(text, blanks):
 )
 def test_a_story_has_its_words_in_one_to_eight_whole_sentences(reply, right):
     assert is_correct({"contains": ["Mira", "kite"]}, reply) == right
-
-
-def test_free_prompts_are_twenty_and_none_is_a_phrasing_of_the_file():
-    prompts = PROMPTS.read_text(encoding="utf-8").splitlines()
-    templates = [text for skill in SOURCE["skills"].values() for text in skill["known"] + skill["held_back"]]
-    pattern = re.compile("|".join(map(slotted, templates)))
-    assert len(prompts) == len(set(prompts)) == 20
-    assert not [prompt for prompt in prompts if pattern.fullmatch(plain(prompt))]
-    assert not set(map(plain, prompts)) & {plain(question) for question, _ in SOURCE["small_talk"]}

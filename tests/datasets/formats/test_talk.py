@@ -1,9 +1,9 @@
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 
-from chatmill.conversation import check_turns, declared_tools, render
+from chatmill.conversation import check_turns, render
 from chatmill.datasets.formats.talk import generate
 from chatmill.talk.grammar import Matcher, fold
 from chatmill.talk.persona import read_persona
@@ -40,14 +40,6 @@ def test_the_first_conversations_of_a_seed_are_these(file):
     first = next(generate(file, limit=1, seed=1))
     assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
     assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?"), ("I do not kno.", "A stick.")]
-
-
-def test_half_of_the_conversations_declare_the_calculator_whatever_they_are_for(file):
-    items = [item for seed in range(4) for item in generate(file, limit=4000, seed=seed)]
-    for split in ("train", "validation", "test"):
-        declared = [bool(declared_tools(item.conversation)) for item in items if side(item) == split]
-        assert len(declared) >= 40
-        assert 0.3 < sum(declared) / len(declared) < 0.7
 
 
 def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(file, items):
@@ -96,18 +88,6 @@ def test_the_last_message_alone_is_held_back(items, persona):
             )
 
 
-def test_held_back_exchanges_turns_and_spellings_are_used_evenly(items):
-    skills = [item.skill for item in items if item.skill and item.skill["name"] == "talk"]
-    first = Counter(skill["intent"] for skill in skills if skill["turn"] == 1)
-    assert set(first) == {
-        "greeting", "pet_is_ill", "joke", "facts/name/tell", "facts/name/ask", "facts/no_pet/tell", "facts/no_pet/ask"
-    }  # fmt: skip
-    assert max(first.values()) - min(first.values()) <= 2
-    noisy = sum(skill["noisy"] for skill in skills if skill["turn"] == 1)
-    assert 0.4 < noisy / first.total() <= 0.5  # no error leaves a word in "hiya", at times
-    assert {skill["intent"] for skill in skills if skill["turn"] == 2} == {"pet_is_ill/1", "pet_is_ill/2", "joke/why"}
-
-
 def test_every_answer_is_right_for_what_was_said(items, persona):
     exchanges_of = persona.exchanges()
     for item in items:
@@ -115,27 +95,6 @@ def test_every_answer_is_right_for_what_was_said(items, persona):
             said = {key: persona.word(key, word) for key, word in item.skill["slots"].items()}
             answer = item.conversation[-1].text
             assert persona.accepts(exchanges_of[item.skill["intent"]], said, answer), render(item.conversation)
-
-
-def test_slots_agree_within_a_thread(items):
-    for item in items:
-        pet = None
-        for question, answer in exchanges(item):
-            if ill := re.fullmatch(r"I am sorry\. What is wrong with (?:your (\w+)|(\w+))\?", answer):
-                pet = ill[1]
-                assert not pet or pet in question.lower()
-                assert not ill[2] or ill[2].lower() in question.lower()
-            if (vet := re.match(r"A (\w+) that does not eat", answer)) and pet:
-                assert vet[1] == pet
-            if meant := re.match(r"Oh, your (\w+)!", answer):
-                assert meant[1] != pet
-        endings = {
-            "Why did the hen cross the road?": "To get to the other side.",
-            "What is brown and sticky?": "A stick.",
-        }
-        for (_, joke), (_, ending) in zip(exchanges(item), exchanges(item)[1:], strict=False):
-            if joke in endings and ending in endings.values():
-                assert ending == endings[joke]
 
 
 def test_the_last_telling_of_a_fact_holds(items):
@@ -156,32 +115,6 @@ def test_the_last_telling_of_a_fact_holds(items):
                 assert name is None
                 asked["untold"] += 1
     assert changed > 20 and asked["told"] > 100 and asked["untold"] > 20
-
-
-def test_questions_for_facts_are_asked_at_many_distances(items):
-    distances = defaultdict(list)
-    for item in items:
-        if item.skill and item.skill["name"] == "recall":
-            texts = exchanges(item)
-            told = max(i for i, (_, answer) in enumerate(texts) if re.match("Nice to meet|No .*, I see", answer))
-            assert len(texts) - told - 2 == item.skill["distance"]
-            distances[item.skill["fact"]].append(item.skill["distance"])
-            assert item.skill["contains"] == ([item.skill["slots"]["name"]] if item.skill["fact"] == "name" else [])
-    assert len({*distances["name"]}) >= 5 and max(distances["name"]) >= 20
-    assert min(map(len, distances.values())) >= 15
-
-
-def test_facts_are_asked_where_a_context_still_holds_them(items):
-    for item in items:
-        places = [i for i, (_, answer) in enumerate(exchanges(item)) if re.match("Nice to meet|Your name", answer)]
-        assert not places or len(exchanges(item)) - places[0] < 32
-
-
-def test_most_messages_are_spelled_well_and_some_are_not(items):
-    questions = [question for item in items if side(item) == "train" for question, _ in exchanges(item)]
-    share = len([text for text in questions if text[0].isupper()]) / len(questions)
-    assert 0.65 < share < 0.85
-    assert {"i do not know", "I do not know.", "I do not know"} <= set(questions)
 
 
 def test_a_persona_of_one_intent_is_enough(tmp_path):
