@@ -1,11 +1,10 @@
 """Train the tokenizer of the chosen type."""
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from chatmill.conversation import CONTROL_TOKENS, Record
+from chatmill.conversation import CONTROL_TOKENS, Record, text_hash
 from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log, progress
 from chatmill.pipeline.signatures import Output
@@ -35,7 +34,7 @@ def _sample_fraction(records: Iterable[Record], fraction: float) -> Iterator[Rec
     for record in records:
         text = record.text.encode()
         count, num_bytes = count + 1, num_bytes + len(text)
-        if int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64 < fraction:
+        if text_hash(record.text) / 2**64 < fraction:
             num_sampled, sampled_bytes = num_sampled + 1, sampled_bytes + len(text)
             yield record
     sizes = f"{num_sampled:,} of {count:,} conversations, {sampled_bytes:,} of {num_bytes:,} bytes of text"

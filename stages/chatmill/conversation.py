@@ -22,21 +22,15 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 BOS, IM_START, IM_END, PAD = "<|bos|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
 CALL_START, CALL_END = "<|python_start|>", "<|python_end|>"
 OUTPUT_START, OUTPUT_END = "<|output_start|>", "<|output_end|>"
-CONTROL_TOKENS = (
-    BOS,
-    IM_START,
-    IM_END,
-    CALL_START,
-    CALL_END,
-    OUTPUT_START,
-    OUTPUT_END,
-    PAD,
-)  # in the order of their ids
+CONTROL_TOKENS = (  # in the order of their ids
+    BOS, IM_START, IM_END, CALL_START, CALL_END, OUTPUT_START, OUTPUT_END, PAD,
+)  # fmt: skip
 ROLES = ("system", "user", "assistant")
 
 CALCULATOR = "calculator"  # the one tool that models are trained to call
@@ -194,10 +188,9 @@ class Record:
     """A conversation or a document on disk: one JSON line.
 
     Records of one `group` are in the same split. `skill` says how the last answer is scored
-    (chatmill.evaluation.answering, and chatmill.evaluation.answering for `talk` and `recall`); only conversations with
-    a known right answer have it. `train` says for each message whether its text and its end are trained; None stands
-    for what is usual: the assistant's are, and all others are prompt. A message that is not trained by choice has no
-    part in the loss.
+    (chatmill.evaluation.answering); only conversations with a known right answer have it. `train` says for each message
+    whether its text and its end are trained; None stands for what is usual: the assistant's are, and all others are
+    prompt. A message that is not trained by choice has no part in the loss.
     """
 
     source: str
@@ -231,6 +224,11 @@ def parse_record(line: bytes) -> Record:
         return Record(**json.loads(line))
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"not a record of a conversation: {error}") from error
+
+
+def text_hash(text: str) -> int:
+    """A number below 2**64 by which records are sampled: all copies of a text are in a sample, or none."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 # Renders a conversation as the text that a model reads, and marks what it is trained on.

@@ -4,11 +4,10 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation import Conversation, Record, is_document, parse
+from chatmill.conversation import Conversation, Record, is_document, parse, text_hash
 from chatmill.record_files import read_records
 
 MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as many
@@ -105,7 +104,7 @@ def sample_test_set(
     asked: list[tuple[int, Line]] = []
     number = 0
     for number, record in _read_lines(file):
-        line, digest = Line(number, record), _hash(record.text)
+        line, digest = Line(number, record), text_hash(record.text)
         drawn.add(digest, line)
         by_source[record.source].add(digest, line)
         if record.skill is None:
@@ -167,10 +166,6 @@ def _with_every_source(drawn: list[Line], by_source: list[list[Line]], limit: in
             break
         selected[line.number] = line
     return list(selected.values())[:limit]
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
 
 def _read_lines(file: Path) -> Iterator[Line]:

@@ -6,13 +6,12 @@ has the same words; its copied stretch is the longest run of its words that stan
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.conversation import Conversation, is_document, parse, unescape
+from chatmill.conversation import Conversation, is_document, parse, text_hash, unescape
 from chatmill.evaluation.intervals import share
 from chatmill.record_files import read_records
 
@@ -113,7 +112,7 @@ def sampled_answers(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> Iterator[s
     """The answers and documents in a training file, or in a sample of its records by hash of about `max_bytes`."""
     limit = sampled_share(train, max_bytes) * 2**64
     for record in read_records(train):
-        if int.from_bytes(blake2b(record.text.encode(), digest_size=8).digest()) < limit:
+        if text_hash(record.text) < limit:
             yield from [unescape(record.text)] if is_document(record.text) else answers(parse(record.text))
 
 

@@ -65,7 +65,7 @@ class Example:
 
     `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
     with the same messages before the first answer form a group. `skill` says how the last answer is scored
-    (chatmill.evaluation.answering, chatmill.evaluation.answering). `dropped` is what the format left out, and `notes`
+    (chatmill.evaluation.answering). `dropped` is what the format left out, and `notes`
     are the rules by which it changed the entry.
     """
 
