@@ -14,15 +14,14 @@ from chatmill.datasets.formats import chats, skills, talk
 from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
-from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
 from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.split import column_group
 
-Reader = Callable[[Any], TableReader]  # of a row
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
+Convert = Callable[[RawRow], Example | Reject]
 
 
 class Dataset(NamedTuple):
@@ -41,24 +40,36 @@ class Dataset(NamedTuple):
 
 
 class DatasetFormat(NamedTuple):
-    """The functions that read the rows of a file, and convert a row to a conversation."""
+    """The functions that read the rows of a file, and convert one."""
 
     rows: Rows
-    conversation: Callable[[Any], Conversation] | None = None
-    reader: Reader | None = None
-
-    def convert(self, row: RawRow) -> Example | Reject:
-        if self.reader is not None:
-            return _read(row, self.reader(row[1]))
-        assert self.conversation is not None
-        try:
-            return Example(row[0], None, as_turns(self.conversation(row[1])))
-        except UnusableRowError as error:
-            return Reject(row[0], error.reason, str(error))
+    convert: Convert
 
 
-def _always(reader: TableReader) -> Reader:
-    return lambda row: reader
+def _simple(rows: Rows, conversation: Callable[[Any], Conversation]) -> DatasetFormat:
+    return DatasetFormat(rows, partial(_convert, conversation=conversation))
+
+
+def _convert(row: RawRow, conversation: Callable[[Any], Conversation]) -> Example | Reject:
+    try:
+        return Example(row[0], None, as_turns(conversation(row[1])))
+    except UnusableRowError as error:
+        return Reject(row[0], error.reason, str(error))
+
+
+def _convert_with(row: RawRow, reader: Callable[[Any], TableReader]) -> Example | Reject:
+    return _convert_mapped(row, reader(row[1]))
+
+
+def _convert_mapped(row: RawRow, reader: TableReader) -> Example | Reject:
+    place, entry = row
+    try:
+        reader.check_language(entry)
+        turns, dropped, notes = reader.turns(entry)
+    except UnusableRowError as error:
+        return Reject(place, error.reason, str(error), *reader.extent(entry))
+    group = reader.group(entry)
+    return Example(place, None if group is None else column_group(group), turns, None, dropped, notes)
 
 
 COLUMNS = {  # of formats that are a mapping
@@ -69,19 +80,23 @@ COLUMNS = {  # of formats that are a mapping
     "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
 }  # fmt: skip
 _FORMATS = {
-    "messages": DatasetFormat(partial(entries_of, columns=("messages", "prompt")), reader=chats.messages_reader),
+    "messages": DatasetFormat(
+        partial(entries_of, columns=("messages", "prompt")), partial(_convert_with, reader=chats.messages_reader)
+    ),
     **{
-        name: DatasetFormat(partial(entries_of, columns=columns.values()), reader=_always(reader_of(**columns)))
+        name: DatasetFormat(
+            partial(entries_of, columns=columns.values()), partial(_convert_mapped, reader=reader_of(**columns))
+        )
         for name, columns in COLUMNS.items()
     },
-    "dailydialog": DatasetFormat(nonblank_lines, chats.from_dailydialog),
-    "chitchat": DatasetFormat(chats.chitchat_rows, chats.from_chitchat),
-    "oasst": DatasetFormat(chats.oasst_rows, reader=chats.oasst_reader),
-    "hh": DatasetFormat(partial(entries_of, columns=("chosen",)), chats.from_hh),
-    "markers": DatasetFormat(chats.marker_rows, chats.from_markers),
-    "gsm8k": DatasetFormat(partial(entries_of, columns=("question",)), chats.from_gsm8k),
-    "personachat": DatasetFormat(table_rows, chats.from_personachat),
-    "text": DatasetFormat(paragraphs, chats.from_text),
+    "dailydialog": _simple(nonblank_lines, chats.from_dailydialog),
+    "chitchat": _simple(chats.chitchat_rows, chats.from_chitchat),
+    "oasst": DatasetFormat(chats.oasst_rows, partial(_convert_with, reader=chats.oasst_reader)),
+    "hh": _simple(partial(entries_of, columns=("chosen",)), chats.from_hh),
+    "markers": _simple(chats.marker_rows, chats.from_markers),
+    "gsm8k": _simple(partial(entries_of, columns=("question",)), chats.from_gsm8k),
+    "personachat": _simple(table_rows, chats.from_personachat),
+    "text": _simple(paragraphs, chats.from_text),
 }
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
 FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "documents", "hub", "table")
@@ -128,7 +143,7 @@ def open_dataset(
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:
         form = _form(name)
-        read = _prose(form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
+        read = partial(_prose, form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
         dataset = Dataset((row for file in files_of(path, files) for row in read(file)), form.convert)
     return dataset._replace(rows=islice(dataset.rows, limit))
 
@@ -149,24 +164,14 @@ def _check_mapping(name: str, mapping: TableMapping | None) -> None:
         raise ValueError("format table: columns.text is of documents: use the format documents")
 
 
-def _prose(rows: Rows) -> Rows:
-    def read(file: Path) -> Iterator[RawRow | Reject]:
-        for number, row in enumerate(rows(file)):
-            if not number and not isinstance(row, Reject) and _is_json(row[1].partition("\n")[0]):
+def _prose(read: Rows, file: Path) -> Iterator[RawRow | Reject]:
+    """The rows of a file of text. Raises ValueError for JSON."""
+    for number, row in enumerate(read(file)):
+        if not number and not isinstance(row, Reject):
+            first = row[1].partition("\n")[0].lstrip()
+            if first.startswith(("{", "[")) and not isinstance(json_row(row[0], first), Reject):
                 raise ValueError(f"{row[0]}: JSON, not text: use the format messages, sharegpt or table")
-            yield row
-
-    return read
-
-
-def _is_json(line: str) -> bool:
-    if not line.lstrip().startswith(("{", "[")):
-        return False
-    try:
-        parse_json(line)
-    except ValueError:
-        return False
-    return True
+        yield row
 
 
 class Descriptor(BaseModel):
@@ -245,7 +250,7 @@ def _form(name: str) -> DatasetFormat:
 
 def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Dataset:
     reader = TableReader(mapping.nested())
-    return Dataset(_seen(path, rows, reader, mapping.columns.parent), partial(_read, reader=reader))
+    return Dataset(_seen(path, rows, reader, mapping.columns.parent), partial(_convert_mapped, reader=reader))
 
 
 def _seen(
@@ -266,14 +271,3 @@ def _seen(
             raise ValueError(f"{path}: columns.{name}: no message has {column!r}")
         there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
         raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
-
-
-def _read(row: RawRow, reader: TableReader) -> Example | Reject:
-    place, entry = row
-    try:
-        reader.check_language(entry)
-        turns, dropped, notes = reader.turns(entry)
-    except UnusableRowError as error:
-        return Reject(place, error.reason, str(error), *reader.extent(entry))
-    group = reader.group(entry)
-    return Example(place, None if group is None else column_group(group), turns, None, dropped, notes)
