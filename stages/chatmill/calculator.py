@@ -35,20 +35,17 @@ class _ExpressionError(Exception):
 
 class _Parser:
     def __init__(self, expression: str) -> None:
-        self.tokens = self._split(expression.rstrip())
+        self.tokens: list[str | Fraction] = []  # the next one last
         self.depth = 0
-
-    @staticmethod
-    def _split(text: str) -> list[str | Fraction]:
-        tokens: list[str | Fraction] = []
+        text = expression.rstrip()
         position = 0
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
                 raise _ExpressionError
-            tokens.append(Fraction(match[1]) if match[1] else match[2])
+            self.tokens.append(Fraction(match[1]) if match[1] else match[2])
             position = match.end()
-        return tokens[::-1]
+        self.tokens.reverse()
 
     def parse(self) -> Fraction:
         value = self._sum()
@@ -80,21 +77,16 @@ class _Parser:
         while symbol := self._accept("+", "-"):
             sign = -sign if symbol == "-" else sign
         if self._accept("("):
-            return sign * self._parenthesis()
+            self.depth += 1
+            value = self._sum() if self.depth <= MAX_DEPTH else None
+            if value is None or not self._accept(")"):
+                raise _ExpressionError
+            self.depth -= 1
+            return sign * value
         token = self.tokens.pop() if self.tokens else ""
         if isinstance(token, str):
             raise _ExpressionError
         return sign * token
-
-    def _parenthesis(self) -> Fraction:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise _ExpressionError
-        value = self._sum()
-        if not self._accept(")"):
-            raise _ExpressionError
-        self.depth -= 1
-        return value
 
 
 def _format(value: Fraction) -> str:
