@@ -283,7 +283,9 @@ def message_segments(
     message: Message, template: TemplateName = "chatml", is_trained: bool | None = None
 ) -> list[Segment]:
     """The segments of one message, with its header and its end; None trains it if it is the assistant's."""
-    loss = _loss_of(message.role, is_trained)
+    loss = LossKind.TRAINED if is_trained else LossKind.IGNORED
+    if is_trained is None:
+        loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
     result = header_segments(message.role, template)
     if template == "markers" and message.parts:
         result.append(Segment(" ", loss))
@@ -304,12 +306,6 @@ def message_segments(
             result.append(Segment(IM_END, loss, control=True))
         result.append(Segment("\n\n", LossKind.PROMPT))
     return [segment for segment in result if segment.text]
-
-
-def _loss_of(role: str, is_trained: bool | None) -> LossKind:
-    if is_trained is None:
-        return LossKind.TRAINED if role == "assistant" else LossKind.PROMPT
-    return LossKind.TRAINED if is_trained else LossKind.IGNORED
 
 
 def header_segments(role: str, template: TemplateName = "chatml") -> list[Segment]:

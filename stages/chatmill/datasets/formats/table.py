@@ -18,6 +18,7 @@ from chatmill.datasets.formats.example import (
     describe_value,
     join_tools,
     num_bytes,
+    split_turns,
 )
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import (
@@ -42,7 +43,6 @@ from chatmill.datasets.formats.trees import best_path, messages_of
 
 
 def are_texts(value: Any) -> bool:
-    """Whether a value is a list that begins with a text."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
@@ -68,13 +68,6 @@ def exchanges(questions: Any, answers: Any, columns: Columns) -> Iterator[Step]:
         counts = f"{len(asked):,} in {columns.prompt} and {len(given):,} in {columns.answer}"
         raise UnusableRowError("unequal_lists", f"expected as many answers as questions, got {counts}")
     return alternating([text for pair in zip(asked, given, strict=True) for text in pair], "user")
-
-
-def split_texts(text: str, separator: str) -> list[str]:
-    """The texts around a separator, each without the white space around it; an empty one at the end is left out."""
-    check_turn_count(text.count(separator) + 1)
-    turns = [turn.strip() for turn in text.split(separator)]
-    return turns if turns[-1] else turns[:-1]
 
 
 _ABSENT = object()
@@ -229,7 +222,8 @@ class TableReader:
             value, others = best_path(value, self._columns)
             dropped += others
         if isinstance(value, str) and self._mapping.turn_separator:
-            return alternating(split_texts(value, self._mapping.turn_separator), self._first)
+            texts = [text.strip() for text in split_turns(value, self._mapping.turn_separator)]
+            return alternating(texts if texts[-1] else texts[:-1], self._first)
         if isinstance(value, str):
             value = _from_json(value)
         if isinstance(value, str):
