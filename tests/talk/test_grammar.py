@@ -139,9 +139,6 @@ def test_any_text_is_a_grammar_or_an_error_of_one_line(text):
         ("{pet.old}", "has an unknown form {pet.old}: add 'old' to the word 'dog' of slots.pet"),
         ("{pet.3}", "needs 3 words of the slot pet, which has 2: add some"),
         ("{pet.0}", "needs 0 words"),
-        ("[a]" * 20, "has more than 1,000,000 expansions: split it"),
-        ("(a|b)" * 999, "has more than 1,000,000 expansions: split it"),
-        ("a" * 5_001, "has 5,001 characters: expected at most 5,000: split it"),
     ],
 )
 def test_what_is_not_of_the_grammar_is_said(text, message):

@@ -14,13 +14,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from math import prod
 from random import Random
 
 MAX_NESTING = 12
-MAX_LENGTH = 5_000  # characters of a phrasing or an answer
 MAX_NUMBER = 9
-MAX_EXPANSIONS = 1_000_000  # of a phrasing or an answer, with one word for each slot
 
 Word = Mapping[str, str]  # a word and its forms: {"word": "dog", "many": "dogs"}
 Words = Mapping[str, Sequence[Word]]  # by slot
@@ -131,17 +128,6 @@ class FirstSaid:
 Node = Text | Slot | Parts | Choice | FirstSaid
 
 
-def count_expansions(node: Node) -> int:
-    """The number of texts that a node gives with one word for each slot, equal ones counted again."""
-    match node:
-        case Text() | Slot():
-            return 1
-        case Parts():
-            return prod(map(count_expansions, node.nodes))
-        case _:
-            return sum(map(count_expansions, node.nodes))
-
-
 def needed_slots(node: Node) -> frozenset[str]:
     """The slots that every expansion of a node says."""
     match node:
@@ -155,12 +141,7 @@ def needed_slots(node: Node) -> frozenset[str]:
 
 def parse(text: str, words: Words) -> Node:
     """The tree of a phrasing or an answer. Raises ValueError with the remedy for what is not of the grammar."""
-    if len(text) > MAX_LENGTH:
-        raise ValueError(f"has {len(text):,} characters: expected at most {MAX_LENGTH:,}: split it into several")
-    node = _Parser(text, words).parse()
-    if count_expansions(node) > MAX_EXPANSIONS:
-        raise ValueError(f"has more than {MAX_EXPANSIONS:,} expansions: split it into several")
-    return node
+    return _Parser(text, words).parse()
 
 
 class _Parser:
