@@ -67,7 +67,6 @@ class Slot:
     slots: frozenset[str]
 
     def expand(self, speaker: Speaker) -> str:
-        """The word, which is drawn if it is not bound."""
         return speaker.word(self.key)[self.form]
 
     def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
@@ -82,7 +81,6 @@ class Parts:
     slots: frozenset[str]
 
     def expand(self, speaker: Speaker) -> str:
-        """All of them joined."""
         return "".join([node.expand(speaker) for node in self.nodes])
 
     def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
@@ -97,7 +95,6 @@ class Choice:
     slots: frozenset[str]
 
     def expand(self, speaker: Speaker) -> str:
-        """One of those that are usable."""
         nodes: Sequence[Node] = self.nodes
         if self.slots and speaker.drawable is not None:
             nodes = [node for node in nodes if node.is_usable(speaker.said, speaker.drawable)]
@@ -115,7 +112,6 @@ class FirstSaid:
     slots: frozenset[str]
 
     def chosen(self, said: Mapping[str, Word]) -> "Node":
-        """The node that stands here."""
         return next((node for node in self.nodes if all(key in said for key in node.slots)), self.nodes[-1])
 
     def expand(self, speaker: Speaker) -> str:
@@ -219,7 +215,7 @@ def _joined(nodes: list[Node]) -> Node:
     return nodes[0] if len(nodes) == 1 else Parts(tuple(nodes), frozenset().union(*(node.slots for node in nodes)))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)  # a key is made for every word that is drawn
 def _siblings(name: str) -> tuple[str, ...]:
     return (name, *(f"{name}.{number}" for number in range(2, MAX_NUMBER + 1)))
 
@@ -263,7 +259,6 @@ class Matcher:
         self._words, self._said, self._drawable = words, said, drawable
 
     def matches(self, node: Node, text: str) -> bool:
-        """Whether the text is an expansion of the grammar."""
         words = fold(text).strip()
         folded = f" {words} " if words else " "
         states = self._read(node, folded, {(1, frozenset())})

@@ -71,8 +71,6 @@ class ExchangeSection(StrictModel):
 
 
 class Phrasings(StrictModel):
-    """The phrasings of a fact that is told or asked for."""
-
     known: Texts
     held_back: Texts
 

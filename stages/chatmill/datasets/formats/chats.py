@@ -47,7 +47,6 @@ def messages_reader(row: Any) -> TableReader:
 
 
 def from_messages(row: Any) -> Conversation:
-    """The conversation of one row. Raises UnusableRowError."""
     try:
         return [turn.message for turn in messages_reader(row).turns(row)[0]]
     except UnknownRoleError as error:
@@ -70,7 +69,6 @@ def from_dailydialog(line: str) -> Conversation:
 
 
 def chitchat_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The conversations of a file."""
     entries = json_entries(file)
     for entry in entries:
         if isinstance(entry, Reject):
@@ -85,7 +83,6 @@ def chitchat_rows(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def from_chitchat(row: Any) -> Conversation:
-    """The conversation of one row. Raises UnusableRowError."""
     messages: list[tuple[str, str]] = []
     for burst in list_of(row, "messages"):
         if not isinstance(burst, list):
@@ -103,7 +100,6 @@ _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
 
 
 def from_gsm8k(row: Any) -> Conversation:
-    """The problem and its solution. Raises UnusableRowError."""
     return [
         Message.from_text("user", text_of(row, "question")),
         Message("assistant", tuple(_gsm8k_parts(text_of(row, "answer")))),
@@ -139,12 +135,10 @@ def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def from_markers(row: Any) -> Conversation:
-    """The conversation of one row. Raises UnusableRowError."""
     return _marked_turns(text_of(row, "text"), _LINE)
 
 
 def from_hh(row: Any) -> Conversation:
-    """The conversation with the chosen reply. Raises UnusableRowError."""
     return _marked_turns(text_of(row, "chosen"), _PARAGRAPH)
 
 
@@ -161,7 +155,6 @@ def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
 
 
 def from_personachat(row: Any) -> Conversation:
-    """The conversation of one row. Raises UnusableRowError."""
     if "chat" in row:
         return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
@@ -200,7 +193,6 @@ def _is_flat(row: RawRow | Reject) -> bool:
 
 
 def oasst_reader(row: Any) -> TableReader:
-    """The reader of a tree."""
     if isinstance(row, dict) and "prompt" in row:
         return _PROMPT
     return _GROWN if isinstance(row, dict) and REPLIES in row else _TREE

@@ -50,13 +50,8 @@ def extent_of(turns: Iterable[Turn]) -> Extent:
     return Extent(messages, num_bytes("".join(texts)) - added)
 
 
-def total_extent(extents: Iterable[Extent]) -> Extent:
-    """The extent of all together."""
-    messages = size = 0
-    for extent in extents:
-        messages += extent.messages
-        size += extent.bytes
-    return Extent(messages, size)
+def total_extent(extents: Sequence[Extent]) -> Extent:
+    return Extent(sum(extent.messages for extent in extents), sum(extent.bytes for extent in extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +60,8 @@ class Example:
 
     `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
     with the same messages before the first answer form a group. `skill` says how the last answer is scored
-    (chatmill.evaluation.answering). `dropped` is what the format left out, and `notes`
-    are the rules by which it changed the entry.
+    (chatmill.evaluation.answering). `dropped` is what the format left out, and `notes` are the rules by which it
+    changed the entry.
     """
 
     place: str
@@ -78,7 +73,6 @@ class Example:
 
     @property
     def conversation(self) -> Conversation:
-        """The messages."""
         return [turn.message for turn in self.turns]
 
 

@@ -27,16 +27,12 @@ SMALL_SUM, SMALL_FACTOR = 20, 5  # up to which a model learns to calculate witho
 
 
 class Syllables(StrictModel):
-    """The syllables that names are composed of."""
-
     first: Texts
     middle: Texts
     last: Texts
 
 
 class Words(StrictModel):
-    """The word lists and facts that problems are drawn from."""
-
     operations: Annotated[dict[Operation, Notation], Field(min_length=1)]
     units: Annotated[list[tuple[str, str, PositiveInt]], Field(min_length=1)]
     larger: Texts
