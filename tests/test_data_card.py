@@ -1,7 +1,7 @@
 import pytest
 
 from chatmill.conversation import Message, Part, Record, render
-from chatmill.data_card import Spread, count_languages, find_oddities, make_card, spread
+from chatmill.data_card import Spread, find_oddities, make_card, spread
 
 
 def record(*texts, train=None):
@@ -10,7 +10,7 @@ def record(*texts, train=None):
 
 
 def test_messages_bytes_and_copies_are_counted():
-    card = make_card([record("Hi", "Höh"), record("Hi", "Höh"), record("Oh", "No", "So", "Yes")], languages=False)
+    card = make_card([record("Hi", "Höh"), record("Hi", "Höh"), record("Oh", "No", "So", "Yes")])
     assert (card.conversations, card.messages, card.bytes) == (3, {"user": 4, "assistant": 4}, 21)
     assert (card.trained_bytes, card.duplicates, card.answers) == (13, 1, {"Höh": 2})
     assert card.turns == Spread(2, 4, 4)
@@ -19,20 +19,18 @@ def test_messages_bytes_and_copies_are_counted():
 def test_flags_decide_what_is_trained_and_tool_output_is_not():
     tools = [Message.from_text("user", "1+1?"), Message("assistant", (Part("call", "1+1"), Part("output", "2")))]
     flags = record("Hi", "Hello", "Bye", "Later", train=[None, False, None, None])
-    assert make_card([Record("chat", "g", render(tools))], languages=False).trained_bytes == 3
-    assert make_card([flags], languages=False).trained_bytes == 5
+    assert make_card([Record("chat", "g", render(tools))]).trained_bytes == 3
+    assert make_card([flags]).trained_bytes == 5
 
 
 def test_conversations_longer_than_the_context_are_counted():
     records = [record("a", "b" * n) for n in (1, 5, 9)]
-    card = make_card(
-        records, count_tokens=lambda records: [record.text.count("b") for record in records], context=5, languages=False
-    )
+    card = make_card(records, count_tokens=lambda records: [record.text.count("b") for record in records], context=5)
     assert (card.unit, card.lengths, card.cut) == ("tokens", Spread(5, 9, 9), 1)
 
 
 def test_a_document_is_one_message_that_is_trained():
-    card = make_card([Record("books", "g", "Some text of a book.")], languages=False)
+    card = make_card([Record("books", "g", "Some text of a book.")])
     assert (card.messages, card.bytes, card.trained_bytes) == ({"document": 1}, 20, 20)
 
 
@@ -65,18 +63,5 @@ def test_odd_things_are_found(text, names):
 
 
 def test_odd_things_are_counted_with_examples():
-    card = make_card(
-        [record("Hi", "www.example.org"), record("Hi", "No"), record("www.example.org", "Oh")], languages=False
-    )
+    card = make_card([record("Hi", "www.example.org"), record("Hi", "No"), record("www.example.org", "Oh")])
     assert card.odd == {"URLs": {"messages": 2, "examples": ["www.example.org"]}}
-
-
-def test_languages_are_named_where_that_is_certain():
-    pytest.importorskip("py3langid")
-    texts = [
-        "The weather was very nice yesterday.",
-        "Gestern war das Wetter wirklich sehr schön.",
-        "Hm",
-        "오늘은 날씨가 좋네요.",
-    ]
-    assert count_languages(texts) == {"en": 1, "de": 1, "?": 1, "ko": 1}

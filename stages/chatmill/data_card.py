@@ -5,7 +5,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -78,39 +77,6 @@ def find_oddities(text: str) -> dict[str, str]:
             example = " ".join(text[start:end].split())
             found[name] = f"{'…' if start else ''}{example}{'…' if end < len(text) else ''}"
     return found
-
-
-# The languages of texts, by py3langid, whose model is part of the package.
-
-UNCERTAIN = "?"
-_MIN_LETTERS = 20  # shorter texts are often judged wrongly
-_MIN_PROBABILITY = 0.5
-_MAX_CHARACTERS = 300  # of a text, that are looked at
-
-
-def count_languages(texts: Iterable[str]) -> dict[str, int] | None:
-    """The number of texts by language (ISO 639-1), `?` where it is uncertain; None if py3langid is not installed."""
-    identifier = _identifier()
-    if identifier is None:
-        return None
-    return dict(Counter(_language(text[:_MAX_CHARACTERS], identifier) for text in texts).most_common())
-
-
-@cache
-def _identifier() -> Any:
-    try:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-    except ModuleNotFoundError:
-        return None
-    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-
-
-def _language(text: str, identifier: Any) -> str:
-    letters = sum(character.isalpha() * (1 if character.isascii() else 3) for character in text)
-    if letters < _MIN_LETTERS:
-        return UNCERTAIN
-    language, probability = identifier.classify(text)
-    return str(language) if probability >= _MIN_PROBABILITY else UNCERTAIN
 
 
 # The lengths of records in tokens, for any tokenizer.
@@ -200,8 +166,7 @@ def _parse(file: Path, place: int, line: bytes) -> Record:
 
 MAX_EXAMPLES = 3
 MAX_ANSWERS = 5  # that are most frequent
-MAX_LANGUAGES = 300  # conversations whose language is identified, about
-MIN_SHARE = 0.01  # of the conversations, from which a language or an answer is worth a word
+MIN_SHARE = 0.01  # of the conversations, from which an answer is worth a word
 MAX_TEXT = 20_000  # characters of a message in which odd things are looked for
 
 
@@ -228,21 +193,9 @@ class Card:
     unit: str = "characters"  # of the lengths
     lengths: Spread = NONE  # of rendered conversations
     cut: int | None = None  # conversations longer than the context; None without a context
-    languages: dict[str, int] | None = None  # conversations by language; None if they were not identified
     duplicates: int = 0  # conversations that are equal to an earlier one
     answers: dict[str, int] = field(default_factory=dict)  # the most frequent ones, of those given more than once
     odd: dict[str, dict[str, Any]] = field(default_factory=dict)  # messages with something odd: count and examples
-
-    @property
-    def language_shares(self) -> str:
-        """The languages of more than a few conversations, with their shares, in words."""
-        found = self.languages or {}
-        total = sum(found.values())
-        return ", ".join(
-            f"{'uncertain' if name == UNCERTAIN else name} {count / total:.0%}"
-            for name, count in found.items()
-            if count >= MIN_SHARE * total
-        )
 
     @property
     def frequent_answers(self) -> dict[str, int]:
@@ -251,9 +204,7 @@ class Card:
         return {text: count for text, count in self.answers.items() if count > fewest}
 
 
-def make_card(
-    records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None, languages: bool = True
-) -> Card:
+def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None) -> Card:
     """The card of some conversations. Lengths are in tokens with `count_tokens`, or else in characters."""
     card, chosen = Card(unit="tokens" if count_tokens else "characters"), list(records)
     conversations = [_messages(record.text) for record in chosen]
@@ -266,11 +217,6 @@ def make_card(
     _add_messages(card, chosen, conversations)
     _add_answers(card, conversations)
     _add_oddities(card, conversations)
-    if languages:
-        step = 1 + len(conversations) // MAX_LANGUAGES
-        card.languages = count_languages(
-            "\n".join(message.text for message in messages[:6]) for messages in conversations[::step]
-        )
     return card
 
 

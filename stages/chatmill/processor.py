@@ -51,7 +51,7 @@ def machine_properties() -> list[Any]:
     import torch  # only here: describe_machine needs it not
 
     abilities = sorted(name for name, value in torch.cpu.get_capabilities().items() if value is True)
-    device = torch.cuda.get_deviceprocessor_name() if torch.cuda.is_available() else "cpu"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return [torch.__version__, torch.backends.cpu.get_cpu_capability(), own_processor().vendor, abilities, device]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from chatmill.datasets.near_duplicates.search import KeyBatches, RecordFiles, mark_near_duplicates
+from chatmill.datasets.near_duplicates import KeyBatches, RecordFiles, mark_near_duplicates
 from chatmill.datasets.split import (
     DUPLICATE,
     LEAKED,

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
-
 USER_ERRORS = (OSError, ValueError, MemoryError)
 
 
@@ -55,12 +53,16 @@ def _watch_parent(parent: int) -> None:
 def is_alive(pid: int, since: float) -> bool:
     """Whether the process that left a file at this time still runs; a later one may have its number."""
     try:
-        process = psutil.Process(pid)
-        return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= since + _CLOCK_STEP)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
+        os.kill(pid, 0)
+        process = Path(f"/proc/{pid}")
+        if not process.exists():
+            return not Path("/proc/self").exists()  # it has just ended, or this system does not tell more
+        is_zombie = process.joinpath("stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie and process.stat().st_ctime <= since + _CLOCK_STEP
+    except PermissionError:
         return True
+    except OSError:
+        return False
 
 
 def hide_scripts() -> None:

@@ -225,12 +225,11 @@ def contents(cards: Mapping[str, Card]) -> Html:
             quantiles(card.lengths),
             "–" if card.cut is None else number(card.cut),
             percent(card.trained_bytes / card.bytes if card.bytes else None),
-            words(card.language_shares or "–"),
         )
         for source, card in cards.items()
     ]
     unit = next(iter(cards.values())).unit
-    head = ("", "sampled", "messages", unit, "over the context", "bytes trained", words("languages"))
+    head = ("", "sampled", "messages", unit, "over the context", "bytes trained")
     return table(f"Conversations: messages and {unit} as median, 95 % and maximum", head, rows)
 
 

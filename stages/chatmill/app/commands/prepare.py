@@ -105,8 +105,6 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
     if card.cut:
         yield f"longer than the context: {card.cut:,}"
     yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
-    if card.language_shares:
-        yield f"languages: {card.language_shares}"
     if card.duplicates:
         yield f"equal to an earlier one: {card.duplicates:,}"
     for text, count in card.frequent_answers.items():

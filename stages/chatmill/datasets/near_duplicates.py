@@ -1,0 +1,176 @@
+"""Near-duplicates: conversations of which one has nearly the words of the other.
+
+A conversation is the set of its shingles, pairs of adjacent words. Of two with Jaccard similarity s, MinHash (Broder
+1997, by rensa) gives equal minima with probability s; with BANDS keys of ROWS minima each they share a key with
+probability 1 - (1 - s^ROWS)^BANDS: 0.999 for 0.8, 0.6 for 0.5 (Leskovec et al., Mining of Massive Datasets, section
+3.4). Those that share one are compared exactly: near-duplicates have SIMILAR of all their shingles in common, and the
+same numbers in the same order, so that exercises which differ by a number are none.
+
+Keys are divided into shards on disk, so that memory does not grow with the data. A short text that differs in one word
+is often missed, and so is one that is a part of a longer one.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache, partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import from_json
+from rensa import RMinHash
+
+from chatmill.datasets.split import DUPLICATE, NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
+from chatmill.pipeline.progress import progress
+
+SIMILAR = 0.8
+BANDS, ROWS = 14, 4
+SEED = 1
+BATCH = 1000  # texts that are hashed at once
+CACHED = 256  # texts in memory
+KEY_DTYPE = np.dtype([("hash", "<u8"), ("record", "<u8")])
+WITHIN = np.uint64(1 << 63)  # flag of a record that is compared with its own source, too
+_MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
+_WORD = re.compile(r"\w+")
+_NUMBER = re.compile(r"\d+")
+
+Pairs = NDArray[np.int64]  # (P, 2) records, of which the first stays
+
+
+class ComparedText:
+    """The words of a conversation without its system messages, or of a document; headers are words, too."""
+
+    def __init__(self, text: str) -> None:
+        messages = [(role, content) for role, content in _MESSAGE.findall(text) if role != "system"] or [("", text)]
+        words = [word for role, content in messages for word in (f"<{role}>", *_WORD.findall(content.lower()))]
+        self.shingles = {f"{one} {other}" for one, other in pairwise([*words, "<>"])}
+        self.numbers = _NUMBER.findall(" ".join(words))
+
+    def resembles(self, other: "ComparedText") -> bool:
+        """Whether the two are near-duplicates."""
+        if self.numbers != other.numbers:
+            return False
+        common = len(self.shingles & other.shingles)
+        return common >= SIMILAR * (len(self.shingles) + len(other.shingles) - common)
+
+
+class KeyBatches:
+    """Collects the keys of texts, computed for many texts at a time."""
+
+    def __init__(self) -> None:
+        self._keys = [np.empty(0, KEY_DTYPE)]
+        self._texts: list[ComparedText] = []
+        self._records: list[int] = []  # with the flag WITHIN
+
+    def add(self, text: str, record: int, *, within: bool) -> None:
+        """Add a text; with `within` it is also compared with its own source."""
+        self._texts.append(ComparedText(text))
+        self._records.append(record | int(WITHIN) * within)
+        if len(self._texts) == BATCH:
+            self._hash()
+
+    def keys(self) -> NDArray[np.void]:
+        """The keys of all texts, BANDS for each."""
+        self._hash()
+        return np.concatenate(self._keys)
+
+    def _hash(self) -> None:
+        sets = [sorted(text.shingles) for text in self._texts]
+        if sets:
+            minima = np.array(
+                RMinHash.digests_from_token_sets(sets, BANDS * ROWS, SEED), np.uint64
+            )  # (T, BANDS * ROWS)
+            hashes = minima.reshape(len(sets), BANDS, ROWS)
+            mixed = np.zeros(hashes.shape[:2], np.uint64)
+            for row in range(ROWS):
+                mixed = (mixed ^ hashes[:, :, row]) * np.uint64(0x9E3779B97F4A7C15) ^ (mixed >> np.uint64(29))
+            mixed += np.arange(BANDS, dtype=np.uint64)  # so that a key of one band is none of another
+            numbers = np.array([crc32("|".join(text.numbers).encode()) for text in self._texts], np.uint64)
+            keys = np.empty(mixed.shape, KEY_DTYPE)
+            keys["hash"] = mixed ^ numbers[:, None] << np.uint64(32)
+            keys["record"] = np.array(self._records, np.uint64)[:, None]
+            self._keys.append(keys.ravel())
+        self._texts, self._records = [], []
+
+
+class RecordFiles(NamedTuple):
+    """The prepared files, one after the other, and a folder with `states` and `positions` of their records."""
+
+    files: list[Path]
+    folder: Path
+
+    def states(self) -> NDArray[np.uint8]:
+        """The state of each record, mapped from its file."""
+        return np.memmap(self.folder / "states", np.uint8, "r+")
+
+    def positions(self) -> NDArray[np.uint64]:
+        """The byte at which each record begins, and in the end that after the last one."""
+        return np.memmap(self.folder / "positions", np.uint64, "r")
+
+    def starts(self) -> list[int]:
+        """The byte at which each file begins."""
+        return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
+
+    @contextmanager
+    def reader(self) -> Iterator[Callable[[int], ComparedText]]:
+        """A function that returns the text of a record."""
+        positions, starts = self.positions(), self.starts()
+        with ExitStack() as opened:
+            streams = [opened.enter_context(file.open("rb")) for file in self.files]
+
+            def compared(record: int) -> ComparedText:
+                position = int(positions[record])
+                number = bisect_right(starts, position) - 1
+                streams[number].seek(position - starts[number])
+                line = streams[number].read(int(positions[record + 1]) - position)
+                return ComparedText(from_json(line)["text"])
+
+            yield lru_cache(CACHED)(compared)
+
+
+def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map: Callable[..., Iterable[Any]]) -> None:
+    """Set the states of the near-duplicates in train, given shards of keys."""
+    found = parallel_map(partial(_similar_pairs, records=records), shards)
+    pairs = np.concatenate([np.empty((0, 2), np.int64), *progress(found, "near-duplicates", total=len(shards))])
+    states = records.states()
+    for first, other in np.unique(pairs, axis=0).tolist():
+        if states[other] == TRAIN and states[first] <= TRAIN:
+            states[other] = NEAR_LEAKED if states[first] < TRAIN else NEAR_DUPLICATE
+
+
+def _similar_pairs(shard: Path, *, records: RecordFiles) -> Pairs:
+    """The near-duplicates among the records that share a key of a shard."""
+    candidates = _candidates(np.fromfile(shard, KEY_DTYPE), records)
+    with records.reader() as text:
+        similar = [text(one).resembles(text(other)) for one, other in candidates.tolist()]
+    return candidates[np.array(similar, np.bool_)]
+
+
+def _candidates(keys: NDArray[np.void], records: RecordFiles) -> Pairs:
+    """Each record that shares a key, with the first one that has it and with the one before it.
+
+    Held-out records come first, so that a record of train meets one if there is any; else the order is that of files.
+    """
+    states, positions = records.states(), records.positions()
+    owners = (keys["record"] & ~WITHIN).astype(np.int64)
+    kept = states[owners] < DUPLICATE
+    keys, owners = keys[kept], owners[kept]
+    order = np.lexsort((owners, states[owners], keys["hash"]))
+    keys, owners = keys[order], owners[order]
+    if not len(keys):
+        return np.empty((0, 2), np.int64)
+    begins = np.append(True, keys["hash"][1:] != keys["hash"][:-1])
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
+    places = np.flatnonzero(~begins)
+    pairs = np.concatenate([np.stack([first[places], places], 1), np.stack([places - 1, places], 1)])
+    sources = np.searchsorted(np.array(records.starts()), positions[owners], "right")
+    within = (keys["record"] & WITHIN) > 0
+    one, other = pairs.T
+    allowed = (sources[one] != sources[other]) | (within[one] & within[other])
+    allowed &= (owners[one] != owners[other]) & (states[owners[other]] == TRAIN)
+    return np.unique(owners[pairs[allowed]], axis=0)
