@@ -80,7 +80,7 @@ def make_data(
         out.parent.mkdir(exist_ok=True)
         written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
         prepare.main(*written, parameters={"path": file, "format": name, "max_reject_rate": 0.05})
-    shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False, "part_bytes": 1 << 28}
+    shares = {"validation_share": validation_share, "test_share": 0.01, "near_duplicates": False}
     mix.main(
         folder / "prepared",
         *chat,
@@ -92,7 +92,7 @@ def make_data(
     sizes = {"vocab_size": vocab_size, "special_tokens": []}
     parameters = {"type": tokenizer, **sizes}
     train_tokenizer.main(chat[0], Path("/"), folder / "tokenizer", parameters=parameters)
-    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml", part_tokens=10**9)
+    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
 
 
 @contextmanager

@@ -206,7 +206,7 @@ def mixed(folder: Path, near_duplicates: bool) -> tuple[set[str], float]:
     ]
     prepared = folder / "prepared"
     sources = {file.name.removesuffix(".rejects.jsonl"): {} for file in prepared.glob("*.rejects.jsonl")}
-    shares = {"validation_share": 0.05, "test_share": 0.05, "part_bytes": 1 << 28}
+    shares = {"validation_share": 0.05, "test_share": 0.05}
     os.environ["CHATMILL_WORKERS"] = "1"  # a single process, so that its time is all
     start = time.process_time()
     mix.main(prepared, *outputs, prepare=sources, near_duplicates=near_duplicates, **shares)

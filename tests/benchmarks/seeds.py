@@ -28,7 +28,6 @@ FIGURES = {
     "sense, turns 2 to 4": ("sense", "later"),
     "sense, typing errors": ("sense", "noisy"),
     "recall": ("recall",),
-    "hits at 1": ("hits_at_1",),
     "verbatim": ("verbatim", "share"),
     "bits per byte": ("bits_per_byte", "all"),
     "bits per byte, smalltalk": ("bits_per_byte", "by_source", "smalltalk"),

@@ -151,7 +151,7 @@ def write_data(source: Path, folder: Path) -> None:
         (folder / name).mkdir()
         write_folder(vocabulary, folder / name / "tokenizer")
         chats = (source / f"chat/{split}.jsonl" for split in ("train", "validation"))
-        encode.main(*chats, folder / name / "tokenizer", folder / name / "tokens", template="chatml", part_tokens=10**9)
+        encode.main(*chats, folder / name / "tokenizer", folder / name / "tokens", template="chatml")
 
 
 def train(folder: str, test: str, way: str, seed: int, seconds: float, depth: int) -> list[dict[str, Any]]:

@@ -55,16 +55,6 @@ def test_a_manifest_has_checksums_and_sizes_of_all_files(folder):
     assert check_manifest(folder / "parts") is None
 
 
-def test_a_manifest_without_sizes_is_read(folder):
-    content = json.loads((folder / "manifest.json").read_text())
-    del content["sizes"]
-    (folder / "manifest.json").write_text(json.dumps(content))
-    assert check_manifest(folder) == "f"
-    (folder / "config.json").write_bytes(b"other")
-    with pytest.raises(ValueError, match=r"config\.json is damaged or was edited"):
-        check_manifest(folder)
-
-
 def test_a_file_of_another_size_is_not_read(folder):
     os.truncate(folder / "config.json", 1 << 42)  # 4 TiB: reading them would take hours
     with pytest.raises(ValueError, match=r"config\.json is damaged or was edited: recreate the folder"):

@@ -78,21 +78,6 @@ def test_every_section_is_checked(key, value, message):
     assert [error[: len(message)] for error in found] == [message]
 
 
-def test_a_sum_of_a_pretrained_tokenizer_is_no_longer_a_parameter():
-    section = {"path": "data/raw/external/pretrained/t.json", "sha256": "0"}
-    found = errors(train_tokenizer__type="pretrained", train_tokenizer__pretrained=section)
-    assert found[0].startswith("train_tokenizer.pretrained.sha256 was removed, since DVC tracks ")
-
-
-@pytest.mark.parametrize(
-    ("copies", "weights"), [({"talk": 3, "letters": 1, "skills": 0}, '{"talk": 3, "skills": 0}'), (None, "{}")]
-)
-def test_copies_in_train_are_now_weights_of_the_training(copies, weights):
-    assert errors(mix__repeat=copies) == [
-        f"mix.repeat is no longer a parameter: use train_model.source_weights: {weights}"
-    ]
-
-
 def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")
@@ -104,20 +89,6 @@ def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
         result.stderr
     )
     assert not (tmp_path / "letters.jsonl").exists()
-
-
-def test_the_check_leaves_no_module_behind_and_needs_no_large_library(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom chatmill.pipeline.params_file import check_params, read_params\n"
-        f"params, before = read_params(Path({str(ROOT / 'params.yaml')!r})), set(sys.modules)\n"
-        f"check_params(params, Path({str(SOURCE)!r}))\n"
-        "print([name for name in sys.modules.keys() - before if name.startswith('chatmill')])\n"
-        "print({'torch', 'onnx', 'gguf', 'transformers'} & sys.modules.keys())"
-    )
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True)
-    assert result.stdout == "[]\nset()\n" and (tmp_path / ".cache/checked-params").exists()
 
 
 def test_a_file_in_the_folder_that_dvc_tracks_is_accepted(tmp_path):

@@ -102,7 +102,7 @@ def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
     assert not (project / "out.txt").exists()
     (project / "raw.txt").write_text("hello")
     assert run(project).returncode == 0
-    assert {file.name for file in (project / ".cache").iterdir()} == {"checked-params", "locks"}
+    assert {file.name for file in (project / ".cache").iterdir()} == {"locks"}
 
 
 def test_a_stage_dies_with_its_parent(project):

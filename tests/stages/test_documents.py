@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import benchmark
 import encode
 import evaluate
 import export_onnx
@@ -15,9 +14,7 @@ import report
 import train_soft_tokenizer
 import train_tokenizer
 from chatmill.conversation import IM_END, is_document, unescape
-from chatmill.datasets.formats import registry as documents
 from chatmill.encoded.token_files import read_split
-from chatmill.inference.model_loading import load_engine
 from chatmill.record_files import read_records
 from support.paths import ANY_FOLDER
 from support.tiny import byte_tokenizer
@@ -61,7 +58,7 @@ def run_stages(folder, sources):
     for source in sources:
         prepared(folder, source, SOURCES[source], side="train" if source == "letters" else None)
     chat = [folder / f"{name}.jsonl" for name in ("train", "validation", "test")]
-    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True, "part_bytes": 1 << 28}
+    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True}
     mix.main(
         folder / "prepared",
         *chat,
@@ -71,13 +68,13 @@ def run_stages(folder, sources):
         **shares,
     )
     train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
-    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml", part_tokens=10**9)
+    encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
     run_training(write_teacher(folder, ngram_order=4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")
     inputs = [chat[2], chat[0], folder / "free.txt", folder / "talk.yaml", folder / "tokens", folder / "model"]
     outputs = folder / "samples.jsonl", folder / "evaluate.json"
-    evaluate.main(*inputs, folder / "onnx", ANY_FOLDER, *outputs, **EVALUATE)
+    evaluate.main(*inputs, folder / "onnx", ANY_FOLDER, *outputs, parameters=EVALUATE)
     return folder
 
 
@@ -96,7 +93,7 @@ def metrics(folder):
 
 
 def test_records_of_documents_are_their_escaped_text(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents, "MAX_CHARACTERS", 500)
+    monkeypatch.setattr("chatmill.datasets.formats.documents.MAX_CHARACTERS", 500)
     folder = write_raw(tmp_path / "it")
     parts = prepared(folder, "letters", "documents")
     assert len(parts) > 1 and len({part.group for part in parts}) == 1
@@ -141,11 +138,11 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     test.write_text("".join(one.to_json() for one in read_records(beside / "test.jsonl") if not is_document(one.text)))
     names = ("train.jsonl", "free.txt", "talk.yaml", "tokens", "model", "onnx")
     inputs = test, *(beside / name for name in names), ANY_FOLDER
-    evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", **EVALUATE)
+    evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", parameters=EVALUATE)
     chats = metrics(tmp_path)
     assert chats["bits_per_byte"]["assistant"] == found["bits_per_byte"]["assistant"]
     assert chats["bits_per_byte"]["all"] == chats["bits_per_byte"]["by_source"]["talk"] == sources["talk"]
-    for name in ("stop_nats_per_turn", "hits_at_1", "stops_rate"):
+    for name in ("stop_nats_per_turn", "stops_rate"):
         assert chats[name] == found[name]
     assert chats["tokenizer"]["tokens_per_message"] == found["tokenizer"]["tokens_per_message"]
 
@@ -155,7 +152,7 @@ def test_a_model_of_text_alone_has_no_figures_of_answers(alone):
     bits = found["bits_per_byte"]
     assert bits["assistant"] is None and bits["all"] == bits["by_source"]["book"] > 0
     assert bits["baselines"]["ngram"] > 0 and bits["ngram_assistant"] is None
-    assert found["stop_nats_per_turn"] is None and "skills" not in found and found["hits_at_1"] is None
+    assert found["stop_nats_per_turn"] is None and "skills" not in found
     assert found["engines"]["onnx"]["bits_per_byte"] == pytest.approx(bits["all"], abs=1e-3)
     assert set(found["tokenizer"]["tokens_per_message"].values()) == {None}
 
@@ -178,11 +175,3 @@ def test_the_report_shows_what_was_measured(name, request, tmp_path):
     report.main(*inputs, tmp_path / "report", tmp_path / "summary.json", sample="Hi", train_model={"context": 64})
     page, table = (tmp_path / "report" / part for part in ("index.html", "bits_per_byte.tsv"))
     assert "book" in page.read_text(encoding="utf-8") and "book" in table.read_text()
-
-
-def test_speed_is_measured_on_documents(alone):
-    engine = load_engine(alone / "model", "pytorch", device="cpu")
-    texts = benchmark.some_texts(alone / "test.jsonl")
-    assert texts == [unescape(record.text) for record in read_records(alone / "test.jsonl")]
-    prompts = benchmark.make_prompts(alone / "test.jsonl", byte_tokenizer(), engine, [5, 5000])
-    assert [len(prompt) for prompt in prompts] == [5, 5000]

@@ -59,9 +59,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def run(folder, template="chatml", part_tokens=10**9):
+def run(folder, template="chatml"):
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
-    encode.main(*files, template=template, part_tokens=part_tokens)
+    encode.main(*files, template=template)
     return folder / "tokens"
 
 

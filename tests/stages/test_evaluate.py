@@ -71,7 +71,7 @@ def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings
         model or folders / "model",
         folders / "onnx",
     )
-    main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", **SETTINGS | settings)
+    main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", parameters=SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 
 
@@ -254,13 +254,6 @@ def test_messages_of_the_test_set_are_answered_beside_what_stands_there(folders,
     assert sample["messages_before"] == len(before)
 
 
-def test_the_lengths_of_answers_are_counted_in_tokens_beside_those_of_the_true_ones(more_metrics):
-    lengths = more_metrics["answer_tokens"]  # in bytes, of which "Of 1 I know 1." has 14, and "Of 10 I know 10." 16
-    assert lengths["true"]["counts"] == {"8": 10, "16": 10, "32": 1, "512": 1}
-    assert lengths["true"]["longest"] == len("and on " * 130)
-    assert sum(lengths["model"]["counts"].values()) == 22
-
-
 def paths(tree, prefix=""):
     """The paths of the values in nested dictionaries."""
     for key, item in tree.items():
@@ -269,7 +262,7 @@ def paths(tree, prefix=""):
 
 @pytest.fixture(scope="module")
 def more_metrics(folders, tmp_path_factory):
-    """Those of as much talk as hits@1 and intervals need."""
+    """Those of as much talk as intervals need."""
     talk = [record("talk", key, (Part("text", f"Of {key} I know {key}."),)) for key in range(20)]
     return evaluated(folders, tmp_path_factory.mktemp("more_metrics"), RECORDS + talk)
 
@@ -280,26 +273,21 @@ def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
     engines = {f"engines.{name}.skills_macro" for name in more_metrics["engines"]}
     text = ("all", "assistant", "by_source.talk", "baselines.ngram", "ngram_assistant", "ngram_by_source.talk")
     bits = {f"bits_per_byte.{name}" for name in text}
-    shares = skills | engines | {"stops_rate", "hits_at_1", "verbatim.share", "verbatim.true.share"}
-    calibration = {f"calibration.right.{name}" for name in more_metrics["calibration"]["right"]}
+    shares = skills | engines | {"stops_rate", "verbatim.share", "verbatim.true.share"}
     measured = set(paths(more_metrics["intervals"]))
-    assert shares | bits <= measured <= shares | bits | calibration <= plain
+    assert shares | bits <= measured <= shares | bits <= plain
     few = {f"bits_per_byte.{name}.skills" for name in ("by_source", "ngram_by_source")}
-    assert set(paths(more_metrics["counts"])) == shares | bits | few | calibration
+    assert set(paths(more_metrics["counts"])) == shares | bits | few
 
 
 def test_intervals_are_those_of_the_values_beside_them(more_metrics):
     counts, limits = more_metrics["counts"], more_metrics["intervals"]
-    assert (counts["stops_rate"], counts["hits_at_1"], counts["verbatim"]["true"]["share"]) == (3 + 22, 22, 22)
+    assert (counts["stops_rate"], counts["verbatim"]["true"]["share"]) == (3 + 22, 22)
     assert limits["stops_rate"] == pytest.approx(wilson(25 * more_metrics["stops_rate"], 25), abs=1e-6)
     assert counts["bits_per_byte"]["by_source"] == {"skills": 3, "talk": 22}
     for name in ("all", "assistant"):
         low, high = limits["bits_per_byte"][name]
         assert low < more_metrics["bits_per_byte"][name] < high
-
-
-def test_too_few_replies_to_choose_from_have_no_hits(metrics):
-    assert metrics["hits_at_1"] is None and metrics["counts"]["hits_at_1"] == 0
 
 
 def test_talk_is_answered_from_its_last_turns_and_what_is_too_long_is_left_out(folders):

@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import mix
 from chatmill.conversation import Message, Record, render
-from chatmill.datasets.near_duplicates import search
+from chatmill.datasets import mixing, near_duplicates, split
 from chatmill.datasets.split import assign_split, on_side, question_group
 from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.record_files import read_records
@@ -30,10 +31,12 @@ def write(folder, sources, rejects=()):
     for source, records in sources.items():
         lines = [Record(source, GROUP.get(group, group), text).to_json() for group, text in records]
         (folder / f"{source}.jsonl").write_text("".join(lines), encoding="utf-8")
-        (folder / f"{source}.rejects.jsonl").write_text("".join(json.dumps({"reason": r}) + "\n" for r in rejects))
+        (folder / f"{source}.rejects.jsonl").touch()
+        counts = {"conversations": {"read": len(lines) + len(rejects), "rejected": Counter(rejects)}}
+        write_file_manifest(folder / f"{source}.manifest.json", [], kind="conversations", counts=counts)
 
 
-def run(folder, sources, near_duplicates=False, part_bytes=1 << 28, **shares):
+def run(folder, sources, near_duplicates=False, **shares):
     outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "manifest", "metrics")}
     outputs["manifest"] = folder / "manifest.json"
     mix.main(
@@ -41,7 +44,6 @@ def run(folder, sources, near_duplicates=False, part_bytes=1 << 28, **shares):
         *outputs.values(),
         prepare=sources,
         near_duplicates=near_duplicates,
-        part_bytes=part_bytes,
         **SHARES | shares,
     )
     metrics = json.loads(outputs.pop("metrics").read_text())
@@ -143,7 +145,7 @@ def test_rejects_are_counted_by_source_and_reason(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     write(tmp_path / "prepared", {"b": FILLED}, rejects=["bad_json", "empty_turn", "bad_json"])
     _, metrics = run(tmp_path, {"a": {}, "b": {}})
-    assert metrics["rejected"] == {"b": {"bad_json": 2, "empty_turn": 1}}
+    assert metrics["read"]["b"]["conversations"]["rejected"] == {"bad_json": 2, "empty_turn": 1}
 
 
 def reference(records):
@@ -155,7 +157,7 @@ def reference(records):
         name: [text for i, (_, text) in enumerate(records) if best[text] == (s, i)] for s, name in enumerate(mix.SPLITS)
     }
     dropped = [(group, text) for i, (group, text) in enumerate(records) if best[text][1] != i]
-    leaked = sum(assign_split(group, **SHARES) == "train" and best[text][0] < mix.TRAIN for group, text in dropped)
+    leaked = sum(assign_split(group, **SHARES) == "train" and best[text][0] < split.TRAIN for group, text in dropped)
     return remaining, len(dropped) - leaked, leaked
 
 
@@ -168,8 +170,7 @@ def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tm
     records = [(GROUP.get(group, group), text) for group, text in FILLED] + records
     write(folder / "prepared", {"a": records})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mix, "CHUNK_BYTES", 300 * size)
-        patch.setattr(mix, "SHARD_BYTES", 60 * size)
+        patch.setattr(mixing, "SHARD_BYTES", 60 * size)
         patch.setenv("CHATMILL_WORKERS", "1")
         texts, metrics = run(folder, {"a": {}})
     remaining, duplicates, leaked = reference(records)
@@ -177,23 +178,22 @@ def test_the_result_is_that_of_the_plain_rules_whatever_the_chunks_and_shards(tm
     assert (metrics["duplicates"], metrics["leaked"]) == (duplicates, leaked)
 
 
-WAYS = [(1, 10**9, 10**9, 10**9, 10**9), (2, 4_000, 2_000, 50, 10**9), (1, 3_000, 500, 7, 1_000)]
+WAYS = [(1, 10**9, 10**9, 10**9), (2, 2_000, 50, 10**9), (1, 500, 7, 1_000)]
 
 
 def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_parts(tmp_path, monkeypatch):
     letters = str.maketrans("0123456789", "ghijklmnop")
     words = [hashlib.md5(bytes([i % 150, i % 3])).hexdigest().translate(letters) for i in range(400)]
-    texts = [pair(" ".join(words[i : i + 9])) for i in range(390)]
-    texts += [pair(" ".join([*words[i : i + 4], "other", *words[i + 5 : i + 9]])) for i in range(0, 100, 3)]
+    texts = [pair(" ".join(words[i : i + 25])) for i in range(370)]
+    texts += [pair(" ".join([*words[i : i + 4], "other", *words[i + 5 : i + 25]])) for i in range(0, 100, 3)]
     texts += [texts[i] + texts[i + 20] for i in range(0, 50, 5)]
     write(tmp_path / "prepared", {"a": FILLED + [(f"a/{i % 60}", text) for i, text in enumerate(texts)]})
     found = []
-    for workers, chunk, shard, block, batch in WAYS:
+    for workers, shard, block, batch in WAYS:
         monkeypatch.setenv("CHATMILL_WORKERS", str(workers))
-        monkeypatch.setattr(mix, "CHUNK_BYTES", chunk)
-        monkeypatch.setattr(mix, "SHARD_BYTES", shard)
-        monkeypatch.setattr(search, "BLOCK_RECORDS", block)
-        monkeypatch.setattr(search, "BATCH_CHARACTERS", batch)
+        monkeypatch.setattr(mixing, "SHARD_BYTES", shard)
+        monkeypatch.setattr(near_duplicates, "CACHED", block)
+        monkeypatch.setattr(near_duplicates, "BATCH", batch)
         run(tmp_path, {"a": {"near_duplicates": "within"}}, near_duplicates=True)
         found.append([(tmp_path / f"{name}.jsonl").read_bytes() for name in (*mix.SPLITS, "metrics")])
     assert found[0] == found[1] == found[2]
@@ -224,15 +224,6 @@ def test_of_near_duplicates_the_held_out_one_remains_and_else_the_first(tmp_path
     assert texts["train"] == [pair("filler of train"), second]
     assert metrics["near_duplicates"] == {"train": 2, "leaked": 1}
     assert metrics["conversations"]["train"] == 2
-
-
-def test_of_a_part_and_the_whole_the_whole_remains_unless_the_part_is_held_out(tmp_path):
-    part, other = pair(" ".join(LONG)), pair(" ".join(reversed(LONG)))
-    end = pair("And what did you do then?", "We went home.")
-    records = [("train", text) for text in (part, part + end, other + end)]
-    texts, metrics = mixed(tmp_path, {"a": [*FILLED, *records, ("test", other)]}, **NEAR)
-    assert texts["train"] == [pair("filler of train"), part + end]
-    assert metrics["near_duplicates"] == {"train": 1, "leaked": 1}
 
 
 @pytest.mark.parametrize(
@@ -308,8 +299,7 @@ def test_a_line_that_is_no_record_is_an_error(tmp_path, line):
 def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     (tmp_path / "params.yaml").write_text(
-        "prepare: {a: {path: x, format: text}}\n"
-        "mix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true, part_bytes: 1000000}\n"
+        "prepare: {a: {path: x, format: text}}\nmix: {validation_share: 0.2, test_share: 0.2, near_duplicates: true}\n"
     )
     files = ["chat/train.jsonl", "chat/validation.jsonl", "chat/test.jsonl", "chat/manifest.json", "metrics/mix.json"]
     names = ("--train", "--validation", "--test", "--manifest", "--metrics")
@@ -322,7 +312,7 @@ def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
 def test_a_prepared_file_that_was_changed_is_refused(tmp_path):
     write(tmp_path / "prepared", {"a": FILLED})
     file = tmp_path / "prepared/a.jsonl"
-    write_file_manifest(file.with_suffix(".manifest.json"), [file], kind="conversations")
+    write_file_manifest(file.with_suffix(".manifest.json"), [file], kind="conversations", counts={})
     run(tmp_path, {"a": {}})
     file.write_bytes(file.read_bytes().replace(b"train", b"trail", 1))
     with pytest.raises(ValueError, match=f"^{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`$"):

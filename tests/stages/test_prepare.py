@@ -321,11 +321,11 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
         files = (prepared / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
         prepare.main(*files, parameters=entry | {"path": raw})
     chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
-    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False, "part_bytes": 1 << 28}
+    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
     mix.main(prepared, *chat, tmp_path / "manifest.json", tmp_path / "mix.json", prepare=offered(), **shares)
     parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
     train_tokenizer.main(chat[0], ANY_FOLDER, tmp_path / "tokenizer", parameters=parameters)
-    encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml", part_tokens=10**9)
+    encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
     mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
     assert sum(mixed.values()) == 30 * len(REAL)
     assert len(np.load(tmp_path / "tokens/train_offsets.npy")) == mixed["train"] + 1

@@ -125,10 +125,7 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     }
 
 
-WEIGHTED = {
-    "source_weights": {"talk": 1.5},
-    "phases": [{"steps": 4, "source_weights": {"visits": "30%"}}, {"steps": 4, "source_weights": {"visits": 0}}],
-}
+WEIGHTED = {"source_weights": {"talk": 1.5, "visits": "30%"}}
 
 
 def test_the_weights_of_sources_are_saved_where_they_were_chosen(tokens, trained, tmp_path):
@@ -156,7 +153,7 @@ def stop_at(patch, step):
 
 
 @pytest.mark.parametrize("step", [2, 4, 6])
-def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, capsys, step):
+def test_a_run_that_ended_early_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, capsys, step):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     whole = run_training(tokens, tmp_path / "whole", checkpoint_every=1, **WEIGHTED)
     with monkeypatch.context() as patch, pytest.raises(InterruptedError):
@@ -172,7 +169,7 @@ def test_a_run_that_ended_within_a_phase_goes_on_to_the_same_bytes(tokens, tmp_p
     assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
 
 
-@pytest.mark.parametrize("change", [{"source_weights": {"talk": 2}}, {"source_weights": {}}, {"phases": None}])
+@pytest.mark.parametrize("change", [{"source_weights": {"talk": 2}}, {"source_weights": {}}])
 def test_with_other_weights_an_ended_run_does_not_resume(tokens, tmp_path, monkeypatch, change):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     with monkeypatch.context() as patch:
@@ -353,7 +350,7 @@ def test_nothing_to_train_on_is_refused(tokens, tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(questions)
     files = tmp_path / "train.jsonl", tmp_path / "validation.jsonl", tokens / "tokenizer", tmp_path / "tokens"
-    encode.main(*files, template="chatml", part_tokens=10**9)
+    encode.main(*files, template="chatml")
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
         run_training(write_teacher(tmp_path), tmp_path / "out")
@@ -364,7 +361,6 @@ def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
     encode.main(
         *(tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens"),
         template="chatml",
-        part_tokens=10**9,
     )
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     assert read_curve(run_training(write_teacher(tmp_path), tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""

@@ -16,7 +16,6 @@ SUMMARY = {
     "bits_per_byte_answers": 1.5,
     "skills": 0.5,
     "skills_held_back": 0.25,
-    "hits_at_1": 0.125,
     "verbatim": 0.0625,
     "model_mb": 7.5,
     "bytes_per_token": 3.0,

@@ -2,6 +2,8 @@
 
 import csv
 import socket
+import subprocess
+import sys
 import time
 
 import yaml
@@ -43,7 +45,7 @@ def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_ou
         (folder / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     write_folder(VOCABULARY, folder / "tokenizer")
     files = (folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens"))
-    encode.main(*files, template="chatml", part_tokens=10**9)
+    encode.main(*files, template="chatml")
     return write_teacher(folder, **teacher)
 
 
@@ -57,6 +59,12 @@ def write_teacher(folder, out="teacher", teacher=None, ngram_order=None):
 def run_training(tokens, out, **changes):
     """The stage, called as a function."""
     out.mkdir(exist_ok=True)
+    if changes.get("processes", 1) > 1:  # torchrun's launcher calls the script anew
+        command = [sys.executable, *training_command(tokens, out, **changes)]
+        done = subprocess.run(command, cwd=out, capture_output=True, text=True, check=False)
+        sys.stderr.write(done.stderr)
+        assert done.returncode == 0, done.stderr
+        return out
     train_model.main(
         tokens / "tokens",
         tokens / "tokenizer",

@@ -55,7 +55,6 @@ def write_conversations(folder, student):
     encode.main(
         *(folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens")),
         template="chatml",
-        part_tokens=10**9,
     )
     return read_split(folder / "tokens", "train")
 

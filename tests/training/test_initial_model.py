@@ -243,7 +243,7 @@ def tokens_for(folder, vocabulary):
     write_tokens(folder)
     write_folder(vocabulary, folder / "own/tokenizer")
     files = folder / "train.jsonl", folder / "validation.jsonl", folder / "own/tokenizer"
-    encode.main(*files, folder / "own/tokens", template="chatml", part_tokens=10**9)
+    encode.main(*files, folder / "own/tokens", template="chatml")
     return write_teacher(folder / "own")
 
 

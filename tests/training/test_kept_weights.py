@@ -122,25 +122,3 @@ def test_without_a_validation_set_none_is_the_best(tmp_path):
     tokens = write_tokens(tmp_path, held_out=range(0))
     with pytest.raises(ValueError, match=r"train_model.keep = best: the validation set is empty: set keep: last"):
         run_training(tokens, tmp_path / "out", keep="best")
-
-
-TEXT_FIRST = [{"steps": 20, "source_weights": {"visits": 0}}, {"steps": 10, "source_weights": {"talk": 0}}]
-
-
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_the_best_of_a_run_in_phases_is_so_for_the_sources_of_the_last(tmp_path, capfd, processes):
-    tokens = write_tokens(tmp_path, held_out=[*range(60, 100, 2), 61, 63], answers=("yes", "no!"))
-    run_training(tokens, tmp_path / "out", steps=30, keep="best", phases=TEXT_FIRST, processes=processes)
-    pooled = [float(line["validation_bits_per_byte"] or "inf") for line in read_curve(tmp_path / "out")]
-    assert np.argmin(pooled) < 20  # all sources together are best in the first phase
-    assert json.loads((tmp_path / "out/model/config.json").read_text())["chatmill"]["kept_step"] == 30
-    logged = capfd.readouterr().err
-    assert "kept the weights of step 30: " in logged and "validation, weighted as the sources are" in logged
-
-
-def test_sources_that_are_not_in_the_validation_set_are_named(tmp_path):
-    tokens = write_tokens(tmp_path, held_out=range(60, 70, 2))
-    with pytest.raises(
-        ValueError, match=r"train_model.keep = best: the validation set has no conversations of visits: "
-    ):
-        run_training(tokens, tmp_path / "out", steps=30, keep="best", phases=TEXT_FIRST)

@@ -121,12 +121,12 @@ def test_shares_are_described_with_the_factors_behind_them():
 # in rows
 
 
-def dataset(weights, *, stream=0, chained=0.5, numbers=(50, 200, 400)):
+def dataset(weights, *, chained=0.5, numbers=(50, 200, 400)):
     """Conversations of three sources: few long ones, and many short ones."""
     lengths = {"letters": 60, "skills": 6, "talk": 6}
     talks = [[f"{name} {i:3}", "a" * lengths[name]] for name, n in zip(NAMES, numbers, strict=True) for i in range(n)]
     sources = Sources(NAMES, np.repeat(np.arange(3, dtype=np.uint16), numbers))
-    return replace(pack(talks, 256, chained=chained), sources=sources, weights=weights, stream=stream)
+    return replace(pack(talks, 256, chained=chained), sources=sources, weights=weights)
 
 
 def read_tokens(dataset, epochs):
@@ -165,10 +165,10 @@ def conversations(dataset, seed, number):
     return [row.conversations.tolist() for row in dataset.epoch(seed, number)]
 
 
-def test_the_order_follows_from_seed_epoch_and_stream():
+def test_the_order_follows_from_seed_and_epoch():
     weights = {"talk": 0.5}
     assert conversations(dataset(weights), 1, 3) == conversations(dataset(weights), 1, 3)
-    others = [(dataset(weights), 2, 3), (dataset(weights), 1, 4), (dataset(weights, stream=1), 1, 3)]
+    others = [(dataset(weights), 2, 3), (dataset(weights), 1, 4)]
     assert all(conversations(*other) != conversations(dataset(weights), 1, 3) for other in others)
 
 

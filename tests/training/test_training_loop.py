@@ -82,33 +82,8 @@ def weighted_plan(letters=LONG, **changes):
     return plan_steps(parameters, replace(pack(talks, 512, chained=0.5), sources=sources), 512, SINGLE_PROCESS)
 
 
-def phases(*parts):
-    return [{"steps": steps, "source_weights": weights} for steps, weights in parts]
-
-
 def lengths_of(plan):
     return [(phase.dataset.row_length, phase.steps) for phase in plan.phases if phase.steps]
-
-
-@pytest.mark.parametrize(
-    ("steps", "expected"),
-    [
-        ((4, 6), [(256, 4), (256, 3), (512, 3)]),
-        ((7, 3), [(256, 7), (512, 3)]),
-        ((8, 2), [(256, 7), (512, 1), (512, 2)]),
-        ((1, 9), [(256, 1), (256, 6), (512, 3)]),
-    ],
-)
-def test_phases_are_divided_into_short_and_long_rows_as_the_whole_run_is(steps, expected):
-    first, second = steps
-    plan = weighted_plan(phases=phases((first, {"letters": 0}), (second, {"talk": 2})))
-    assert lengths_of(plan) == expected
-    assert [phase.dataset.row_length * len(rows) for phase, rows in plan.steps_after(0)] == [1024] * 10
-
-
-def test_rows_are_never_short_in_a_phase_of_long_conversations():
-    plan = weighted_plan(phases=phases((5, {"talk": 0, "skills": 0}), (5, {"letters": 0})))
-    assert lengths_of(plan) == [(512, 5), (256, 2), (512, 3)]
 
 
 def test_rows_are_never_short_where_they_would_lose_a_source_with_a_share():
@@ -168,45 +143,6 @@ def test_the_shares_of_a_run_without_weights_are_those_of_the_data_in_its_rows()
     assert read_shares(plan, 210)[0] == pytest.approx(32 / 92, abs=0.02)
 
 
-def test_a_phase_may_be_so_many_epochs_of_its_own_sources():
-    given = [
-        {"epochs": 3, "source_weights": {"letters": 0}},
-        {"steps": 20, "source_weights": {"talk": 0}},
-        {"epochs": 0.5, "source_weights": {"letters": 0, "skills": 0}},
-    ]
-    plan = weighted_plan(SHORT, steps=None, phases=given)
-    first, _, third = (
-        weighted_plan(SHORT, steps=None, epochs=1, source_weights=one["source_weights"]) for one in given
-    )
-    steps = [3 * first.length.tokens_per_epoch / 1024, 20, 0.5 * third.length.tokens_per_epoch / 1024]
-    ends = np.cumsum([round(number) for number in steps])
-    assert plan.length.steps == ends[-1] and first.length.tokens_per_epoch == pytest.approx(80 * 102, rel=0.1)
-    weights = [phase.dataset.weights.get("talk") == 0 for phase, _ in plan.steps_after(0)]
-    assert np.flatnonzero(weights).tolist() == list(range(ends[0], ends[1]))
-
-
-PIECES = phases((3, {"talk": 0}), (3, {"talk": "30%"}), (4, {"talk": 0}))
-
-
-@pytest.mark.parametrize("completed", range(11))
-def test_a_run_that_resumes_within_a_phase_sees_the_rows_of_one_that_was_not_stopped(completed):
-    plan = weighted_plan(phases=PIECES, source_weights={"skills": 1.5})
-    whole = described(plan.steps_after(0))
-    assert len(whole) == 10
-    assert described(plan.steps_after(completed)) == whole[completed:]
-    assert described(weighted_plan(phases=PIECES, source_weights={"skills": 1.5}).steps_after(0)) == whole
-
-
-def test_phases_of_equal_weights_continue_and_the_weights_of_one_override_those_of_the_run():
-    again = weighted_plan(phases=phases((3, {"talk": 0}), (4, {"talk": 0}), (3, {})), source_weights={"skills": 2})
-    once = weighted_plan(phases=phases((7, {"talk": 0}), (3, {})), source_weights={"skills": 2})
-    assert described(again.steps_after(0)) == described(once.steps_after(0))
-    assert [phase.dataset.weights for phase in once.phases if phase.dataset.row_length == 512] == [
-        {"skills": 2, "talk": 0},
-        {"skills": 2},
-    ]
-
-
 def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
     weighted_plan()
     assert capsys.readouterr().err == ""
@@ -216,20 +152,6 @@ def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
         "train_model: tokens by source (times that each conversation is read in an epoch): "
         "letters 50.0% (8), skills 25.0% (1), talk 25.0% (1)\n"
     )
-    weighted_plan(SHORT, phases=phases((4, {"talk": 0}), (6, {"letters": 0})))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" tokens")[0] for line in lines] == [
-        "train_model: phase 1 of 2, 4 steps,",
-        "train_model: phase 2 of 2, 6 steps,",
-    ]
-
-
-def test_weights_that_leave_nothing_are_named():
-    nothing = dict.fromkeys(["letters", "skills", "talk"], 0)
-    with pytest.raises(ValueError, match=r"^train_model\.source_weights: nothing is left to train on: expected "):
-        weighted_plan(source_weights=nothing)
-    with pytest.raises(ValueError, match=r"^train_model\.phases\.1\.source_weights: nothing is left to train on: "):
-        weighted_plan(phases=phases((4, {}), (6, nothing)))
 
 
 def test_each_phase_reads_its_conversations_once_before_any_twice():

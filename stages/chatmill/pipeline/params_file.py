@@ -70,7 +70,8 @@ def section_of(params: Params, name: str, signature: Signature, instance: str) -
 def check_params(params: Params, own: str, signature: Signature) -> None:
     """Raise ValueError, which lists all errors, unless the stage's own section and those of all others are right."""
     schema = json.loads((Path(SOURCE_ROOT) / SCHEMA_FILE).read_text(encoding="utf-8"))
-    errors = list(find_errors(params, schema, own))
+    known = {own, *signature.other_sections} - schema["properties"].keys()  # by a script that the schema lacks
+    errors = list(find_errors({name: params[name] for name in params if name not in known}, schema, own))
     try:
         for path, section in _sections(params, own, foreach=bool(signature.foreach)):
             errors += section_errors(path, section, signature.model)
@@ -107,7 +108,8 @@ def _value_errors(path: str, value: Any, schema: Schema, root: Schema) -> Iterat
             elif others is False:
                 yield f"unknown parameter {path}.{key}{suggest(str(key), properties)}"
             elif isinstance(others, dict):
-                yield from _value_errors(f"{path}.{key}", {} if part is None else part, others, root)
+                is_section = any(_has_type({}, option) for option in alternatives(others, root))
+                yield from _value_errors(f"{path}.{key}", {} if part is None and is_section else part, others, root)
     elif isinstance(value, list):
         for number, part in enumerate(value):
             yield from _value_errors(f"{path}.{number}", part, fitting[0].get("items", {}), root)

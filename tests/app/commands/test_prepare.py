@@ -100,24 +100,6 @@ def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     assert "need sections of their own: 3.jsonl" in shown
 
 
-def test_parts_of_a_large_file_that_differ_are_told(tmp_path, capsys):
-    file = tmp_path / "large.jsonl"
-    other = lines([{"chat": [{"who": "robot", "what": "x" * 400}] * 2}])
-    file.write_bytes(lines() * 250 + other * 2500)
-    _, _, shown = look(capsys, file)
-    assert "the end differs: 0 of" in shown
-    assert "a sample from the beginning, the middle, the end" in shown
-
-
-def test_a_large_table_is_sampled_at_the_borders_of_its_rows(tmp_path, capsys):
-    file = tmp_path / "large.csv"
-    row = '"Where is it, the book?","It is here,\nas I said, ""on"" the table."\n'
-    file.write_text("question,answer\n" + row * 60_000)
-    _, _, shown = look(capsys, file)
-    assert "kept: 800 of 800" in shown
-    assert "about 6" in shown.split("\n")[0]
-
-
 def test_the_rows_of_all_files_of_a_folder_of_parquet_are_counted(tmp_path, capsys):
     for i in range(12):
         parquet.write_table(pyarrow.Table.from_pylist([*ROWS, *ROWS]), tmp_path / f"{i:02}.parquet")

@@ -254,19 +254,6 @@ def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path
     assert capsys.readouterr().out == ""
 
 
-PARALLEL = "language\tkey\ttext\nen\ta\tab\nen\tb\tabcd\nxx\ta\tabcd\nxx\tb\téèüö\nyy\tb\tab\n"
-
-
-def test_the_languages_table_has_a_row_for_each_and_the_cheapest_first(tokenizer, tmp_path, capsys):
-    (tmp_path / "p.tsv").write_text(PARALLEL, encoding="utf-8")
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[2:5]] == [
-        ["yy", "1", "2.00", "0.50"],
-        ["en", "2", "3.00", "1.00"],
-        ["xx", "2", "6.00", "2.00"],
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

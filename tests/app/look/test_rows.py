@@ -48,7 +48,7 @@ def proposed(folder, rows, name="x.jsonl"):
     """The trial of rows that are written to a file; speakers must not be exchanged."""
     file = folder / name
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    trial = propose(take_sample(file, folder), folder)
+    trial = propose(take_sample(file))
     for message in (message for record in trial.records for message in parse(record.text)):
         assert "How" not in message.text or message.role == "user"
         assert "mix" not in message.text or message.role == "assistant"
@@ -226,6 +226,6 @@ def test_where_two_texts_may_be_the_question_the_mapping_to_write_is_said():
     ],
 )
 def test_public_datasets_are_recognised(name, format, columns, tmp_path):
-    trial = propose(take_sample(REAL / name, tmp_path), tmp_path)
+    trial = propose(take_sample(REAL / name))
     assert (trial.guess.format, trial.guess.columns) == (format, columns)
     assert trial.share > 0.95
