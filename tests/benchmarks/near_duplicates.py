@@ -26,6 +26,7 @@ from chatmill.conversation import Message, Record, parse, render
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.datasets.split import on_side, question_group
+from chatmill.pipeline.manifest import write_file_manifest
 from chatmill.record_files import read_records
 
 SOURCES = {
@@ -222,6 +223,7 @@ def write(folder: Path, name: str, texts: Iterable[tuple[str, str | None]]) -> N
             group = question_group(text)
             out.write(Record(name, on_side(group, side) if side else group, text).to_json())
     (folder / f"{name}.rejects.jsonl").touch()
+    write_file_manifest(folder / f"{name}.manifest.json", [], kind="conversations", counts={})
 
 
 def dropped(texts: list[str], planted: dict[str, dict[str, str]], side: str) -> dict[str, list[tuple[str, str]]]:
