@@ -2,16 +2,18 @@
 
 A conversation is the set of its shingles, pairs of adjacent words. Of two with Jaccard similarity s, MinHash (Broder
 1997, by rensa) gives equal minima with probability s; with BANDS keys of ROWS minima each they share a key with
-probability 1 - (1 - s^ROWS)^BANDS: 0.999 for 0.8, 0.6 for 0.5 (Leskovec et al., Mining of Massive Datasets, section
-3.4). Those that share one are compared exactly: near-duplicates have SIMILAR of all their shingles in common, and the
-same numbers in the same order, so that exercises which differ by a number are none.
+probability 1 - (1 - s^ROWS)^BANDS: 0.98 for 0.7, 0.6 for 0.5 (Leskovec et al., Mining of Massive Datasets, section
+3.4). Those that share one are compared: near-duplicates have SIMILAR of all their shingles in common, SIMILAR_ANSWERS
+of those of each answer, and the same numbers in the same order, so that exercises which differ by a number are none;
+and no name, negation or opposite stands in one of them alone.
 
-Keys are divided into shards on disk, so that memory does not grow with the data. A short text that differs in one word
-is often missed, and so is one that is a part of a longer one.
+Keys are divided into shards on disk, so that memory does not grow with the data. A text that is a part of a longer one
+is not found.
 """
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
@@ -28,7 +30,8 @@ from rensa import RMinHash
 from chatmill.datasets.split import DUPLICATE, NEAR_DUPLICATE, NEAR_LEAKED, TRAIN
 from chatmill.pipeline.progress import progress
 
-SIMILAR = 0.8
+SIMILAR = 0.7
+SIMILAR_ANSWERS = 0.5  # of the messages of the assistant alone, which may be short beside the others
 BANDS, ROWS = 14, 4
 SEED = 1
 BATCH = 1000  # texts that are hashed at once
@@ -38,6 +41,28 @@ WITHIN = np.uint64(1 << 63)  # flag of a record that is compared with its own so
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")
+_NAME = re.compile(r"(?<=[^\W\d_] )[A-Z]\w+|(?<=, )[A-Z]\w+")  # a capital within a sentence
+
+# Two texts say different things if a name or a negation stands in one alone, or if a word of _ALTERNATIVES in one
+# stands for another such word in the other. The words are English, with negations of some other languages.
+_NEGATIONS = """
+not no never none nothing nobody neither nor cannot without hardly t dont doesnt didnt wont cant isnt arent wasnt except
+unless nicht kein keine nie ohne pas jamais sans nunca sin non niet geen
+"""
+_ALTERNATIVES = """
+yes no not never true false right wrong correct incorrect zero one two three four five six seven eight nine ten eleven
+twelve twenty thirty forty fifty hundred thousand million billion first second third last once twice half double dozen
+good bad better worse best worst hot cold warm cool big large small little tall short long high low up down left before
+after more less fewer most least increase decrease rise fall open close closed shut start stop begin end always often
+sometimes rarely seldom ever all some few many every easy hard difficult fast slow old young new early late in out
+inside outside on off above below over under near far light dark heavy wet dry full empty rich poor cheap expensive
+strong weak win lose buy sell give take love hate like dislike accept refuse allow forbid add remove plus minus multiply
+divide man woman men women boy girl he she him her his hers father mother brother sister son daughter husband wife male
+female positive negative maximum minimum with without for against day night morning evening today tomorrow yesterday now
+later happy sad safe unsafe dangerous same different monday tuesday wednesday thursday friday saturday sunday red blue
+green yellow black white north south east west
+"""
+NEGATIONS, ALTERNATIVES = frozenset(_NEGATIONS.split()), frozenset(_ALTERNATIVES.split())
 
 Pairs = NDArray[np.int64]  # (P, 2) records, of which the first stays
 
@@ -46,17 +71,46 @@ class ComparedText:
     """The words of a conversation without its system messages, or of a document; headers are words, too."""
 
     def __init__(self, text: str) -> None:
-        messages = [(role, content) for role, content in _MESSAGE.findall(text) if role != "system"] or [("", text)]
-        words = [word for role, content in messages for word in (f"<{role}>", *_WORD.findall(content.lower()))]
-        self.shingles = {f"{one} {other}" for one, other in pairwise([*words, "<>"])}
-        self.numbers = _NUMBER.findall(" ".join(words))
+        found = [(role, content) for role, content in _MESSAGE.findall(text) if role != "system"]
+        self.messages = found or [("", text)]
+        self.words = [word for role, content in self.messages for word in (f"<{role}>", *_words(content))]
+        self.shingles = _shingles(self.words)
+        self.numbers = _NUMBER.findall(" ".join(self.words))
 
     def resembles(self, other: "ComparedText") -> bool:
         """Whether the two are near-duplicates."""
-        if self.numbers != other.numbers:
+        if self.numbers != other.numbers or _similarity(self.shingles, other.shingles) < SIMILAR:
             return False
-        common = len(self.shingles & other.shingles)
-        return common >= SIMILAR * (len(self.shingles) + len(other.shingles) - common)
+        answers, others = self._answers(), other._answers()
+        if len(answers) != len(others):
+            return False
+        if any(_similarity(*pair) < SIMILAR_ANSWERS for pair in zip(answers, others, strict=True)):
+            return False
+        here, there = Counter(self.words), Counter(other.words)
+        lost, found = {*(here - there)}, {*(there - here)}
+        if not ALTERNATIVES.isdisjoint(lost) and not ALTERNATIVES.isdisjoint(found):
+            return False
+        return (lost | found).isdisjoint(NEGATIONS | self._names() | other._names())
+
+    def _answers(self) -> list[set[str]]:
+        return [_shingles(_words(content)) for role, content in self.messages if role == "assistant"]
+
+    def _names(self) -> set[str]:
+        return {name.lower() for _, content in self.messages for name in _NAME.findall(content)}
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _shingles(words: list[str]) -> set[str]:
+    return {f"{one} {other}" for one, other in pairwise(["<>", *words, "<>"])}
+
+
+def _similarity(one: set[str], other: set[str]) -> float:
+    """The Jaccard similarity of two sets that are not both empty."""
+    common = len(one & other)
+    return common / (len(one) + len(other) - common)
 
 
 class KeyBatches:
