@@ -216,6 +216,26 @@ def test_train_loses_what_nearly_equals_a_held_out_conversation(tmp_path):
     assert (metrics["leaked"], metrics["duplicates"]) == (1, 0)
 
 
+STORY = "When the family came to the village of Bergen they found a small house by the river and it was not cold at all"
+
+
+@pytest.mark.parametrize(
+    ("word", "other", "is_dropped"),
+    [
+        ("house", "hut", True),
+        ("family", "FAMILY", True),
+        ("Bergen", "Lucerne", False),
+        ("not", "nearly", False),
+        ("small", "large", False),
+        ("the river", "river 7", False),
+    ],
+)
+def test_another_name_negation_opposite_or_number_makes_another_conversation(tmp_path, word, other, is_dropped):
+    records = [*FILLED, ("test", pair(STORY)), ("train", pair(STORY.replace(word, other)))]
+    texts, _ = mixed(tmp_path, {"a": records}, **NEAR)
+    assert len(texts["train"]) == 2 - is_dropped
+
+
 def test_of_near_duplicates_the_held_out_one_remains_and_else_the_first(tmp_path):
     first, second, third = (pair(" ".join(LONG) + end) for end in (".", " today.", " then!"))
     held_out, leaked = (pair(" ".join(reversed(LONG)), answer) for answer in ("Oh!", "Oh."))
