@@ -25,17 +25,14 @@ def chromium():
 
 
 @contextmanager
-def visit(browser, address, *, refused=False, offline=False, script=None, **options):
+def visit(browser, address, *, refused=False, script=None, **options):
     """A page in a browser context of its own. Raises AssertionError if its console shows an error or a warning.
 
-    `refused` permits that the server refuses requests; `offline` has the page register its service worker, behind which
-    Playwright sees no requests; `script` runs before the page's scripts.
+    `refused` permits that the server refuses requests; `script` runs before the page's scripts.
     """
     errors = []
     context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
     context.grant_permissions(["clipboard-read", "clipboard-write"])
-    if not offline:
-        context.add_init_script("delete Navigator.prototype.serviceWorker")
     if script:
         context.add_init_script(script)
     context.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)

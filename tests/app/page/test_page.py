@@ -225,7 +225,7 @@ def test_the_calculator_gives_the_same_results(engine):
 def test_a_page_from_disk_chats_without_a_network(browser, tmp_path, model):
     file = tmp_path / "chat.html"
     assert cli.main(["page", "--model", str(model), "-o", str(file), "--name", HOSTILE]) == 0
-    with visit(browser, f"file://{file}", offline=True) as page:
+    with visit(browser, f"file://{file}") as page:
         requests = []
         page.on("request", lambda request: requests.append(request.url))
         expect(page.locator("#model")).to_have_value(HOSTILE)
@@ -253,5 +253,5 @@ def test_a_worker_that_stops_is_told(browser, tmp_path, model):
         postMessage() { setTimeout(() => this.onerror(new ErrorEvent("error", {message: "out of memory"}))); }
         terminate() {}
     };"""
-    with visit(browser, f"file://{file}", offline=True, refused=True, script=stopping) as page:
+    with visit(browser, f"file://{file}", refused=True, script=stopping) as page:
         expect(page.get_by_text("the model has stopped: out of memory: reload the page").first).to_be_visible()

@@ -117,7 +117,7 @@ def test_every_run_is_a_row_of_its_figures(page):
     row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name="Tick second", exact=True))
     cells = [text.split("\n")[0] for text in row.locator("td").all_inner_texts()][2:]
     assert cells[:5] == ["byte", "320", "2", "35,040", "40"]
-    assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "12.5 %", "6.3 %", "3.00", "★ 0.125", "7.50"]
+    assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "6.3 %", "3.00", "★ 0.125", "7.50"]
 
 
 def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
@@ -129,7 +129,7 @@ def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
 
 def test_what_is_better_high_begins_with_the_highest(page):
     sort(page, "Skills")
-    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "12.5 %", "–"]
+    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "–"]
 
 
 def test_names_are_sorted_as_text_and_times_by_the_latest(page):
@@ -150,7 +150,7 @@ def test_the_column_that_sorts_says_so(page):
 
 
 def test_the_best_is_marked_among_what_is_shown(page):
-    page.get_by_label("Name or note has").fill("ten")
+    page.get_by_label("Name has").fill("ten")
     expect(page.locator("tbody tr")).to_have_count(2)
     assert [text for text in column(page, "Bits per byte") if "★" in text] == ["★ 3.500"]
 
@@ -160,7 +160,7 @@ def test_filters_leave_the_runs_of_a_tokenizer_a_depth_and_a_name(page):
     assert sorted(labels(page)) == ["forgotten", "tenth"]
     page.get_by_label("Depth").select_option("5")
     assert labels(page) == ["forgotten"]
-    page.get_by_label("Name or note has").fill("TENTH")
+    page.get_by_label("Name has").fill("TENTH")
     expect(page.locator("#ticked")).to_have_text("No run fits these filters.")
 
 
@@ -284,29 +284,6 @@ def test_runs_of_other_seeds_are_ticked_by_a_button(browser, tmp_path):
         expect(page.get_by_role("button", name=re.compile("other seed"))).to_be_hidden()
 
 
-def test_a_run_is_given_a_name_and_a_note_whose_tags_filter(browser, address):
-    with visit(browser, f"{address}/runs", refused=True) as page:
-        dialog = page.get_by_role("dialog")
-
-        def describe(run, name, note=""):
-            tick(page, run)
-            page.get_by_role("button", name="Name and note …").click()
-            dialog.get_by_label("Name", exact=True).fill(name)
-            dialog.get_by_label("Note", exact=True).fill(note)
-            dialog.get_by_role("button", name="Save").click()
-
-        describe("tenth", "eleventh/")
-        expect(dialog.get_by_role("alert")).to_contain_text("eleventh/")
-        dialog.get_by_role("button", name="Cancel").click()
-        describe("tenth", "eleventh", "Of June, #slow <b>")
-        page.get_by_role("button", name="Only runs with #slow").click()
-        expect(page.locator("tbody .name")).to_have_text(["eleventh"])
-        expect(page.locator(".note")).to_have_text("Of June, #slow <b>")
-        expect(page.get_by_role("checkbox", name="Tick eleventh", exact=True)).to_be_checked()
-        describe("eleventh", "tenth")
-        expect(page.locator("tbody tr")).to_have_count(0)
-
-
 def test_two_ticked_runs_open_side_by_side_in_chat(page):
     tick(page, HOSTILE, "second")
     page.get_by_role("button", name="Chat side by side").click()
@@ -318,16 +295,6 @@ def test_one_ticked_run_opens_in_chat(page):
     tick(page, "tenth")
     page.get_by_role("button", name="Chat with it").click()
     page.wait_for_url(re.compile(r"/\?model=tenth$"))
-
-
-def test_a_run_is_opened_with_the_prompts_of_its_own_test_set(page, address):
-    prompts = page.locator(".empty-chat li button")
-    page.goto(f"{address}/?model=tenth")
-    expect(prompts).to_have_text(["Where is my parcel?", "Is it late?"])
-    page.get_by_label("Model", exact=True).select_option("second")
-    expect(prompts.first).to_have_text("Hello there!")  # its test set is not at hand
-    page.get_by_label("Model", exact=True).select_option("data/model")
-    expect(prompts).to_have_text(["Who are you?"])
 
 
 def test_a_run_that_is_listed_answers(page, address):
@@ -458,7 +425,8 @@ def test_a_folder_without_runs_says_why(browser, repository, tmp_path):
 
 def test_a_server_that_wants_a_key_is_given_it(browser, repository):
     guarded = serving("--model", "data/model", folder=repository.folder, CHATMILL_API_KEY="secret")
-    with guarded as address, visit(browser, f"{address}/runs", refused=True) as page:
+    password = {"username": "any", "password": "secret"}  # that is typed where the report opens
+    with guarded as address, visit(browser, f"{address}/runs", refused=True, http_credentials=password) as page:
         page.get_by_role("textbox", name="Key").fill("secret")
         page.keyboard.press("Enter")
         expect(page.locator("tbody tr").first).to_be_visible()

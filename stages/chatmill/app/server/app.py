@@ -1,12 +1,10 @@
 """The pages and their scripts and styles: files of the package, read once."""
 
 import asyncio
-import hashlib
-import json
 import logging
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from importlib.resources import files
@@ -47,18 +45,13 @@ MEDIA_TYPES = {
     ".js": SCRIPT,
     ".mjs": SCRIPT,
     ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".webmanifest": "application/manifest+json",
 }
 PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
-WORKER = "offline/worker.js"
 
 
 def asset_routes() -> list[Route]:
     """One route for each page, and one for all scripts and styles."""
     contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
-    if WORKER in contents:
-        contents[WORKER] = _release(contents) + contents[WORKER]
 
     async def asset(request: Request) -> Response:
         name = request.path_params["name"]
@@ -84,18 +77,8 @@ def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, byte
             yield name, entry.read_bytes()
 
 
-def _release(contents: Mapping[str, bytes]) -> bytes:
-    """The first line of the service worker: the addresses of all files, and a version that changes with any of them."""
-    version = hashlib.sha256(b"".join(b"%b %d %b" % (name.encode(), len(one), one) for name, one in contents.items()))
-    addresses = [*PAGES, *(f"/assets/{name}" for name in contents if name not in (WORKER, *PAGES.values()))]
-    return (
-        f"globalThis.RELEASE = {json.dumps({'version': version.hexdigest()[:16], 'addresses': addresses})};\n".encode()
-    )
-
-
 def _response(name: str, content: bytes) -> Response:
-    headers = {"Cache-Control": "no-cache"} | ({"Service-Worker-Allowed": "/"} if name == WORKER else {})
-    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers=headers)
+    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})
 
 
 # The routes of all endpoints, and their description as /openapi.json.

@@ -52,11 +52,6 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
-        headers |= (
-            {"WWW-Authenticate": 'Basic realm="chatmill: any name, and the API key as password"'}
-            if self.status == 401
-            else {}
-        )
         headers |= {"Connection": "close"} if self.status == 408 else {}
         return JSONResponse(self.as_dict(), self.status, headers)
 
@@ -186,6 +181,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 # Who may ask this server: the check of origin and API key, and headers that protect a browser.
 
 PUBLIC_PATHS = ("/", "/runs", "/health")  # need no key, as they show nothing of the models
+BASIC = 'Basic realm="chatmill: any name, and the API key as password"'
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -217,7 +213,12 @@ class SecurityMiddleware:
         try:
             self._check(scope)
         except ApiError as error:
-            await error.response()(scope, receive, send_with_headers)
+            response = error.response()
+            if error.status == 401:
+                # A browser asks for a password where it opens a page, as a report. Scripts have the key, or ask for it.
+                opens = Headers(scope=scope).get("sec-fetch-mode") == "navigate"
+                response.headers["WWW-Authenticate"] = BASIC if opens else "Bearer"
+            await response(scope, receive, send_with_headers)
             return
         await self._app(scope, receive, send_with_headers)
 

@@ -28,7 +28,6 @@ import {
   passes,
   selectionHint,
   summary,
-  tagsOf,
   valuesOf,
 } from "../../../../stages/chatmill/app/server/static/runs/selection.js";
 
@@ -43,7 +42,7 @@ afterEach(() => {
 function run(name, figures = {}) {
   const facts = { name, label: name, kind: "experiment", rev: "abc", state: "done", model: "m", report: false };
   const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {}, other_seeds: [] };
-  return { ...facts, note: "", problem: null, ...settings, ...figures };
+  return { ...facts, problem: null, ...settings, ...figures };
 }
 
 /** @param {string} key */
@@ -200,13 +199,6 @@ test("filters are all to be passed, and names hold what was written in any case"
   assert.deepEqual(valuesOf([run("a"), run("b", { depth: null }), run("c", { depth: 3 }), run("d")], "depth"), [2, 3]);
 });
 
-test("a filter finds notes and their tags, which are words with a # before them", () => {
-  const noted = run("a", { note: "Lower rate, for #June_26; see issue#5 and https://a.b/#c\n#baseline #baseline #" });
-  assert.deepEqual(tagsOf(noted.note), ["#June_26", "#baseline"]);
-  const named = (/** @type {string} */ text) => passes(noted, { tokenizer: "", depth: "", named: text });
-  assert.deepEqual(["#BASE", "lower rate", "a", "higher"].map(named), [true, true, true, false]);
-});
-
 test("a run is found again under another name, and when it has ended", () => {
   const [named, ended] = [run("new", { rev: "1" }), run("b", { rev: "3" })];
   assert.equal(findAgain(run("old", { rev: "1" }), [ended, named]), named);
@@ -266,7 +258,7 @@ test("runs without a curve are told together, by the reason", () => {
 });
 
 test("a listing is pluralize, and one without runs says how to make one", () => {
-  const listing = { runs: [run("a")], ticket: "", notes: [], problem: null, read: 0, complete: true };
+  const listing = { runs: [run("a")], notes: [], problem: null, read: 0, complete: true };
   assert.match(summary(listing), /^1 run, as of \d\d:\d\d\.$/);
   assert.match(summary({ ...listing, runs: [] }), /^There are no runs/);
   assert.equal(summary({ ...listing, runs: [], problem: "broken" }), "");
@@ -275,7 +267,7 @@ test("a listing is pluralize, and one without runs says how to make one", () => 
 });
 
 test("names stand in addresses whatever they hold", () => {
-  assert.equal(reportAddress("a/../b?c", "x&y"), "/runs/a%2F..%2Fb%3Fc/report?ticket=x%26y");
+  assert.equal(reportAddress("a/../b?c"), "/runs/a%2F..%2Fb%3Fc/report");
   assert.equal(chatAddress(["a b&c"]), "/?model=a+b%26c");
   assert.equal(chatAddress(["a", "<b>"]), "/?model=a&beside=%3Cb%3E");
 });

@@ -14,7 +14,6 @@ import {
   formatBytes,
   learnModels,
   nameOf,
-  promptsOf,
 } from "../../../../stages/chatmill/app/server/static/chat/model_description.js";
 import { requestValues, unescaped, withSetting } from "../../../../stages/chatmill/app/server/static/chat/sampling.js";
 import { pluralize, sentence } from "../../../../stages/chatmill/app/server/static/shared/text_format.js";
@@ -108,24 +107,12 @@ test("a model has the last name of its path, or that of its run, or is the proje
   assert.deepEqual(names.map(nameOf), expected);
 });
 
-test("a model is called by its card's title, unless another has the same", () => {
-  learnModels([
-    { id: "a/x", loaded: true, title: "Mill" },
-    { id: "b/y", loaded: true, title: "Same" },
-    { id: "b/z", loaded: true, title: "Same" },
-  ]);
-  assert.deepEqual(["a/x", "b/y", "b/z", "c/w"].map(nameOf), ["Mill", "y", "z", "w"]);
+test("a model is called by the last name of its path", () => {
+  learnModels(["a/x", "b/z"].map((id) => ({ id, loaded: true })));
+  assert.deepEqual(["a/x", "b/z", "data/model"].map(nameOf), ["x", "z", "this project's model in PyTorch"]);
   assert.deepEqual(["a/x", "b/z"].map(badgeOf), [
-    { className: "who badge hue0", "data-letter": "M" },
-    { className: "who badge hue2", "data-letter": "Z" },
+    { className: "who badge hue0", "data-letter": "X" },
+    { className: "who badge hue1", "data-letter": "Z" },
   ]);
   assert.deepEqual(badgeOf(null), { className: "who" });
-});
-
-test("the prompts are those of the first model that has some", () => {
-  learnModels([
-    { id: "a", loaded: true, prompts: [] },
-    { id: "b", loaded: true, prompts: ["c"] },
-  ]);
-  assert.deepEqual([promptsOf(["a", "b"]), promptsOf(["a"]), promptsOf(["x"])], [["c"], [], []]);
 });

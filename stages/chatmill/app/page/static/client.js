@@ -31,9 +31,9 @@ export function onKeyNeeded() {}
 /** @returns {Promise<Model[]>} */
 export async function fetchModels() {
   await opened;
-  const { name, size, shape, template, tools, prompts } = content;
+  const { name, size, shape, template, tools } = content;
   const defaults = { ...DEFAULTS, max_tokens: MAX_TOKENS };
-  const facts = { engine, size, max_model_len: shape.context, template: template.name, tools, prompts, defaults };
+  const facts = { engine, size, max_model_len: shape.context, template: template.name, tools, defaults };
   return [{ id: name, loaded: true, ...facts }];
 }
 

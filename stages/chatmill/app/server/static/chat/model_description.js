@@ -1,5 +1,5 @@
 // @ts-check
-/** What is known of the models: their names, colours and prompts, and a description. */
+/** What is known of the models: their names and colours, and a description. */
 
 /** @typedef {import("../shared/api.js").Model} Model */
 
@@ -25,13 +25,11 @@ export function learnModels(models) {
   known = new Map(models.map((model) => [model.id, model]));
 }
 
-/** What a model is called on the page: the title of its card, a folder's last name, or that of a run.
+/** What a model is called on the page: a folder's last name, or that of a run.
  * @param {string} id
  */
 export function nameOf(id) {
-  const title = known.get(id)?.title;
-  const isUnique = [...known.values()].filter((model) => model.title === title).length === 1;
-  return title && isUnique ? title : lastName(id);
+  return Object.hasOwn(OF_PROJECT, id) ? OF_PROJECT[id] : id.replace(/[\\/]+$/, "").replace(/^.*[\\/](?=.)/, "");
 }
 
 /** The attributes that give a model's name its letter and colour; null is a model that is not known.
@@ -41,18 +39,6 @@ export function badgeOf(id) {
   if (id === null) return { className: "who" };
   const hue = Math.max([...known.keys()].indexOf(id), 0) % HUES;
   return { className: `who badge hue${hue}`, "data-letter": [...nameOf(id)][0]?.toUpperCase() ?? "" };
-}
-
-/** The prompts that the first of these models which has some was trained to answer.
- * @param {string[]} ids
- */
-export function promptsOf(ids) {
-  return ids.map((id) => known.get(id)?.prompts ?? []).find((prompts) => prompts.length) ?? [];
-}
-
-/** @param {string} id */
-function lastName(id) {
-  return Object.hasOwn(OF_PROJECT, id) ? OF_PROJECT[id] : id.replace(/[\\/]+$/, "").replace(/^.*[\\/](?=.)/, "");
 }
 
 /** Names and values of a model's properties; unknown ones are left out.

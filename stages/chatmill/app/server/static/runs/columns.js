@@ -25,7 +25,6 @@ export const COLUMNS = [
   { key: "bits_per_byte_of_answers", title: "… of answers", about: "Bits of answers", show: fixed(3), best: LOW },
   { key: "skills", title: "Skills", show: percent, best: HIGH },
   { key: "skills_held_back", title: "… held back", about: "Skills, held back", show: percent, best: HIGH },
-  { key: "hits_at_1", title: "Hits@1", about: "Hits@1: true reply first of 20", show: percent, best: HIGH },
   { key: "verbatim", title: "Copied", about: "Copied from the training data", show: percent, best: LOW },
   { key: "bytes_per_token", title: "Bytes per token", show: fixed(2), best: HIGH },
   { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine" },

@@ -42,7 +42,6 @@ function mean(group) {
     label: group.map((run) => run.label).join(", "),
     members: group.map((run) => run.name),
     report: false,
-    note: "",
     ...Object.fromEntries(keys.map((key) => [key, found.get(key)?.mean ?? null])),
     intervals: Object.fromEntries(keys.map((key) => [key, found.get(key)?.interval ?? null])),
   };

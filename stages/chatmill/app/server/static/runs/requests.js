@@ -1,14 +1,14 @@
 // @ts-check
 /** Requests for the runs and their curves, and the URLs of reports and chats. */
 
-import { get, post, streamEvents } from "../shared/api.js";
+import { get, streamEvents } from "../shared/api.js";
 
 /** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
  *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
- *   depth: number | null, seed: string | null, note: string, group: string | null, differs: Record<string, string>,
+ *   depth: number | null, seed: string | null, group: string | null, differs: Record<string, string>,
  *   other_seeds: string[], [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group
  *   differ by their seed, and `other_seeds` are the revisions of those that could stand beside it in a verdict */
-/** @typedef {{ runs: Run[], ticket: string, notes: string[], problem: string | null, read: number,
+/** @typedef {{ runs: Run[], notes: string[], problem: string | null, read: number,
  *   complete: boolean }} Listing an early one is not complete */
 /** @typedef {{ measured?: string, problem?: string, sentences?: string[], heads?: string[], note?: string,
  *   number?: string }} VerdictEvent a run that was measured, or the verdict, or why there is none */
@@ -32,21 +32,11 @@ export function streamVerdict(sides, signal) {
   return streamEvents("/runs/verdict", { sides }, signal);
 }
 
-/** Give a run another name and note; returns the run.
- * @param {Run} run
- * @param {{ name: string, note: string, ticket: string }} description
- * @returns {Promise<Run>}
- */
-export async function describeRun(run, description) {
-  return (await post(`${path(run.name)}/description`, description)).json();
-}
-
 /** The URL of a verdict's page.
  * @param {string} number
- * @param {string} ticket
  */
-export function verdictAddress(number, ticket) {
-  return `/runs/verdicts/${number}/report?ticket=${encodeURIComponent(ticket)}`;
+export function verdictAddress(number) {
+  return `/runs/verdicts/${number}/report`;
 }
 
 /** The training curve of a run.
@@ -67,12 +57,11 @@ export async function fetchChangedCurve(name, before) {
   return JSON.stringify(curve) === JSON.stringify(before) ? null : curve;
 }
 
-/** The URL of a run's report; the ticket is in the listing.
+/** The URL of a run's report.
  * @param {string} name
- * @param {string} ticket
  */
-export function reportAddress(name, ticket) {
-  return `${path(name)}/report?ticket=${encodeURIComponent(ticket)}`;
+export function reportAddress(name) {
+  return `${path(name)}/report`;
 }
 
 /** The URL of a chat with one model, or with two side by side.

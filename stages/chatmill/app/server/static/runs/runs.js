@@ -2,7 +2,6 @@
 /** The page of runs: their table and charts, the ticked runs, and the actions on them. */
 
 import { curvesFigure, MAX_CURVES } from "./curves.js";
-import { canDescribe, DescriptionDialog } from "./description.js";
 import { chatAddress, fetchChangedCurve, fetchCurve, fetchRuns } from "./requests.js";
 import { COSTS, kindsOf, scatterFigure } from "./scatter.js";
 import { canChat, findAgain, missingCurveNotes, selectionHint, lineOf, passes, summary, valuesOf } from "./selection.js";
@@ -23,7 +22,7 @@ const RELOAD_MS = 3000;
 const [tokenizer, depth, column, along, against] = ["tokenizer", "depth", "column", "along", "against"].map((id) =>
   byId(id, HTMLSelectElement),
 );
-const [chat, describe, untick, refreshButton] = ["chat", "describe", "untick", "refresh"].map((id) =>
+const [chat, untick, refreshButton] = ["chat", "untick", "refresh"].map((id) =>
   byId(id, HTMLButtonElement),
 );
 const [named, merge] = ["named", "merge"].map((id) => byId(id, HTMLInputElement));
@@ -31,12 +30,10 @@ const [named, merge] = ["named", "merge"].map((id) => byId(id, HTMLInputElement)
 const ticked = new Set();
 /** @type {Map<string, { loaded: Curve | null, loading: Promise<Curve> }>} */
 const curves = new Map(); // by name and revision
-const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick, showTag);
-const description = new DescriptionDialog(() => ticket, onDescribed);
-const verdict = new VerdictView(byId("verdict", HTMLElement), () => ticket, tickAlso);
+const table = new RunsTable(byId("runs", HTMLElement), ticked, onTick);
+const verdict = new VerdictView(byId("verdict", HTMLElement), tickAlso);
 /** @type {Run[]} */
 let runs = [];
-let ticket = "";
 let listed = false; // whether a listing is shown
 let drawnPicture = ""; // what is drawn of which curves
 
@@ -60,7 +57,7 @@ function showListing(listing) {
   const isNew = !listed || JSON.stringify(listing.runs) !== JSON.stringify(runs);
   listed = true;
   const before = tickedRuns();
-  ({ runs, ticket } = listing);
+  ({ runs } = listing);
   keepTicks(before);
   setText("state", [summary(listing), ...listing.notes].join(" "));
   showProblem(listing.problem);
@@ -94,22 +91,6 @@ function keepTicks(before) {
   for (const run of before.flatMap((one) => findAgain(one, runs) ?? [])) ticked.add(run.name);
 }
 
-/** @param {Run} before @param {Run} after */
-function onDescribed(before, after) {
-  const chosen = tickedRuns();
-  runs = runs.map((run) => (run.name === before.name ? after : run));
-  keepTicks(chosen);
-  show();
-  onTick();
-}
-
-/** @param {string} tag */
-function showTag(tag) {
-  named.value = tag;
-  show();
-  named.focus();
-}
-
 /** Set the options of a select; the chosen value remains if it is among them.
  * @param {HTMLSelectElement} select
  * @param {unknown[]} values
@@ -124,7 +105,7 @@ function setOptions(select, values) {
 function show() {
   const filter = { tokenizer: tokenizer.value, depth: depth.value, named: named.value };
   const shown = runs.filter((run) => passes(run, filter));
-  table.show(merge.checked ? merged(shown) : shown, ticket);
+  table.show(merge.checked ? merged(shown) : shown);
   const none = runs.length && !shown.length;
   setText("ticked", none ? "No run fits these filters." : selectionHint(tickedRuns()));
   const cost = COSTS.find(({ key }) => key === against.value) ?? COSTS[0];
@@ -138,7 +119,6 @@ function tickedRuns() {
 function onTick() {
   untick.disabled = !ticked.size;
   chat.disabled = !canChat(tickedRuns());
-  describe.disabled = !canDescribe(tickedRuns());
   chat.textContent = ticked.size === 1 ? "Chat with it" : "Chat side by side";
   setText("ticked", selectionHint(tickedRuns()));
   verdict.show(tickedRuns(), runs);
@@ -246,7 +226,6 @@ function untickAll() {
 against.append(...COSTS.map(({ key, title }) => element("option", { value: key }, title)));
 for (const node of [tokenizer, depth, named, merge, against]) node.addEventListener("input", show);
 for (const node of [column, along]) node.addEventListener("input", drawCurves);
-describe.addEventListener("click", () => description.open(tickedRuns()[0]));
 chat.addEventListener("click", openChat);
 untick.addEventListener("click", untickAll);
 refreshButton.addEventListener("click", () => load(true));

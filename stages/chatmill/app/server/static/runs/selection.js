@@ -17,15 +17,8 @@ export function passes(run, { tokenizer, depth, named }) {
   return (
     (tokenizer === "" || run.tokenizer === tokenizer) &&
     (depth === "" || String(run.depth) === depth) &&
-    `${run.label}\n${run.note}`.toLowerCase().includes(named.trim().toLowerCase())
+    run.label.toLowerCase().includes(named.trim().toLowerCase())
   );
-}
-
-/** The tags in a note, each once: "#baseline of #june" has two.
- * @param {string} note
- */
-export function tagsOf(note) {
-  return [...new Set(note.match(/(?<![^\s])#[\p{L}\p{N}_-]+/gu))];
 }
 
 /** The run that was listed before: that of its revision, or of its name, where it was running and has ended meanwhile.

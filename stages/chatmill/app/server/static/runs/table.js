@@ -4,8 +4,7 @@
 import { beginsDescending, bestOf, COLUMNS, shown, sorted } from "./columns.js";
 import { differences } from "./groups.js";
 import { reportAddress } from "./requests.js";
-import { tagsOf } from "./selection.js";
-import { button, element } from "../shared/dom.js";
+import { element } from "../shared/dom.js";
 
 /** @typedef {import("./columns.js").Column} Column */
 /** @typedef {import("./requests.js").Run} Run */
@@ -20,13 +19,9 @@ export class RunsTable {
   #body = element("tbody");
   /** @type {Run[]} */
   #runs = [];
-  #ticket = "";
 
-  /** @param {HTMLElement} node @param {Set<string>} ticked @param {() => void} onTick
-   * @param {(tag: string) => void} onTag is called with a tag that is clicked
-   */
-  constructor(node, ticked, onTick, onTag) {
-    this.onTag = onTag;
+  /** @param {HTMLElement} node @param {Set<string>} ticked @param {() => void} onTick */
+  constructor(node, ticked, onTick) {
     this.ticked = ticked;
     this.onTick = onTick;
     const heads = COLUMNS.map((column) => this.#head(column));
@@ -36,13 +31,11 @@ export class RunsTable {
     node.append(element("table", {}, caption, head, this.#body));
   }
 
-  /** Show these runs; the ticket opens their reports.
+  /** Show these runs.
    * @param {Run[]} runs
-   * @param {string} ticket
    */
-  show(runs, ticket) {
+  show(runs) {
     this.#runs = runs;
-    this.#ticket = ticket;
     this.#fill();
   }
 
@@ -109,20 +102,13 @@ export class RunsTable {
     const differs = differences(run);
     const words = differs.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]);
     if (differs) head.append(element("small", { className: "differs", title: differs }, ...words));
-    if (run.note) head.append(element("small", { className: "note", title: run.note }, run.note), ...this.#tags(run));
     if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
     return head;
   }
 
   /** @param {Run} run */
-  #tags(run) {
-    const label = (/** @type {string} */ tag) => ({ className: "tag", "aria-label": `Only runs with ${tag}` });
-    return tagsOf(run.note).map((tag) => button(tag, () => this.onTag(tag), label(tag)));
-  }
-
-  /** @param {Run} run */
   #report(run) {
-    const properties = { href: reportAddress(run.name, this.#ticket), target: "_blank", rel: "noopener" };
+    const properties = { href: reportAddress(run.name), target: "_blank", rel: "noopener" };
     return element("a", { ...properties, "aria-label": `Report of ${run.name}` }, "report");
   }
 }

@@ -24,12 +24,9 @@ export class VerdictView {
   #ask = button("Which is better?", () => this.#judge(), { className: "first" });
   #stop = button("Stop", () => this.#running?.abort(), { hidden: true });
 
-  /** @param {HTMLElement} node @param {() => string} ticket
-   * @param {(names: string[]) => void} onSeeds ticks runs of other seeds, too
-   */
-  constructor(node, ticket, onSeeds) {
+  /** @param {HTMLElement} node @param {(names: string[]) => void} onSeeds ticks runs of other seeds, too */
+  constructor(node, onSeeds) {
     this.onSeeds = onSeeds;
-    this.ticket = ticket;
     node.append(this.#hint, element("div", { className: "choosers" }, this.#ask, this.#seeds, this.#stop));
     node.append(this.#result);
     this.show([], []);
@@ -80,7 +77,7 @@ export class VerdictView {
 
   /** @param {import("./requests.js").VerdictEvent} verdict */
   #conclude({ sentences = [], heads = [], note = "", number = "" }) {
-    const address = { href: verdictAddress(number, this.ticket()), target: "_blank", rel: "noopener" };
+    const address = { href: verdictAddress(number), target: "_blank", rel: "noopener" };
     this.#result.replaceChildren(
       ...sentences.map((text) => element("p", { className: "verdict" }, text)),
       element("ul", {}, ...heads.map((head) => element("li", {}, head))),
