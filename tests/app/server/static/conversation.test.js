@@ -2,11 +2,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
+import { toMarkdown } from "../../../../stages/chatmill/app/server/static/chat/chat_markdown.js";
 import {
-  isExported, readFile, toJson, toMarkdown, withoutDoubles,
-} from "../../../../stages/chatmill/app/server/static/chat/chat_files.js";
-import {
-  addParts, hasText, keepVersion, messagesFor, newAnswer, newConversation, showBranch, startBranch, textOf, titleOf,
+  addParts, hasText, messagesFor, newAnswer, newConversation, textOf, titleOf,
 } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 import {
   FileError, readLines, toLine, toLines,
@@ -113,14 +111,6 @@ test("ids are 24 hexadecimal digits and never the same", () => {
   assert.ok(ids.every((id) => /^[0-9a-f]{24}$/.test(id)));
 });
 
-test("what is here already is not imported again, and what is twice in a file is imported once", () => {
-  const here = [held(["Hi", "Hello", "Yes?"]), held(["Bye"])];
-  const read = readLines(toLines(here) + toLine(held(["New", "Indeed"]), 0).repeat(2), "f", ["A"]);
-  assert.equal(read.length, 4);
-  assert.deepEqual(withoutDoubles(read, here).map(titleOf), ["New"]);
-  assert.deepEqual(withoutDoubles([held(["Unanswered"])], [held(["Other"])]).map(titleOf), ["Unanswered"]);
-});
-
 test("a chat is Markdown with a heading for each turn", () => {
   const [chat] = readLines(LINE, "f", ["A"]);
   chat.exchanges.push({ asked: " And now? ", answers: [] });
@@ -128,86 +118,7 @@ test("a chat is Markdown with a heading for each turn", () => {
   assert.equal(toMarkdown([chat]), `${turns.join("\n\n")}\n`);
 });
 
-test("an edited message and what followed it are a branch that is shown again as it was", () => {
-  const { exchanges } = held(["one", "1"], ["two", "2"], ["three", "3"]);
-  const before = structuredClone(exchanges);
-  for (const asked of ["TWO", "II"]) exchanges.push({ asked, answers: [], branches: startBranch(exchanges, 1) });
-  assert.deepEqual(shown(exchanges), ["one", "II"]);
-  assert.equal(exchanges[1].branches?.indexOf(null), 2);
-  showBranch(exchanges, 1, 0);
-  assert.deepEqual(shown(exchanges), ["one", "two", "three"]);
-  showBranch(exchanges, 1, 1);
-  assert.deepEqual(shown(exchanges), ["one", "TWO"]);
-  showBranch(exchanges, 1, 0);
-  delete exchanges[1].branches;
-  assert.deepEqual(exchanges, before);
-});
-
-test("a branch within a branch is left and found again", () => {
-  const { exchanges } = held(["one", "1"], ["two", "2"]);
-  exchanges.push({ asked: "TWO", answers: [], branches: startBranch(exchanges, 1) });
-  exchanges.push({ asked: "ONE", answers: [], branches: startBranch(exchanges, 0) });
-  showBranch(exchanges, 0, 0);
-  assert.deepEqual(shown(exchanges), ["one", "TWO"]);
-  showBranch(exchanges, 1, 0);
-  assert.deepEqual(shown(exchanges), ["one", "two"]);
-});
-
-/** @param {import("../../../../stages/chatmill/app/server/static/chat/conversation.js").Exchange[]} exchanges */
-function shown(exchanges) {
-  return exchanges.map(({ asked }) => asked);
-}
-
-/** A chat with a name, a system prompt, an edited message and an answer that was requested three times. */
-function full() {
-  const chat = { ...held(["one", "1a", "1b"], ["two", "2a", "2b"]), updated: 12345, name: "Mine", system: "Be kind." };
-  const [first] = chat.exchanges;
-  for (const words of ["1c", "1d"]) {
-    const before = first.answers[1];
-    first.answers[1] = { ...newAnswer("B"), parts: text(words), ids: [1, 2] };
-    keepVersion(first, 1, before);
-  }
-  chat.exchanges.push({ asked: "TWO", answers: [newAnswer("A")], branches: startBranch(chat.exchanges, 1) });
-  return chat;
-}
-
-const FILE = { name: "f.json", lastModified: 777 };
-
-test("JSON brings back models, dates, names, system prompts, versions and branches", () => {
-  const chat = full();
-  const [read] = readFile(toJson([chat]), FILE, ["C"]);
-  assert.ok(isExported(toJson([chat])));
-  assert.deepEqual(JSON.parse(JSON.stringify(read)), JSON.parse(JSON.stringify(chat)));
-  assert.equal(read.exchanges[0].versions?.[1].indexOf(read.exchanges[0].answers[1]), 2);
-  assert.deepEqual(withoutDoubles([read], [chat]), []);
-  assert.deepEqual(withoutDoubles([read], [{ ...chat, exchanges: [], updated: 12344 }]), [read]);
-});
-
-test("lines have the date of their file, in their order", () => {
-  const dates = readFile(LINE + LINE, FILE, ["C"]).map(({ updated, models }) => [updated, models]);
-  assert.deepEqual(dates, [[777, ["C"]], [776, ["C"]]]);
-});
-
-test("files for which a page is too small are refused with the limit", () => {
-  const long = { ...newConversation([]), system: "x".repeat(2_000_001) };
-  const refused = /** @type {[string, RegExp][]} */ ([
-    [LINE.repeat(10_001), /^f\.json: 10,001 chats: expected at most 10,000/],
-    [toJson([long]), /^f\.json: chats\[0\]\.system: expected at most 2 MB/],
-    [LINE + " ".repeat(2_000_000) + LINE, /^f\.json:2: over 2 MB/],
-  ]);
-  for (const [content, message] of refused) assert.throws(() => readFile(content, FILE, []), { message });
-});
-
-test("what is wrong with JSON is told with its place, and another version with both", () => {
-  const json = toJson([full()]);
-  const wrong = /** @type {[string, string, RegExp][]} */ ([
-    ['"version": 1', '"version": 2', /^f\.json: version 2: this page reads version 1$/],
-    ['"updated":12345', '"updated":"now"', /^f\.json: chats\[0\]\.updated: expected a number$/],
-    ['"kind":"text"', '"kind":"html"', /\.parts\[0\]\.kind: expected one of text, call, output$/],
-    ["null]", "[]]", /branches\[1\]: expected an exchange$/],
-    ["]", "", /^f\.json: /],
-  ]);
-  for (const [before, after, message] of wrong) {
-    assert.throws(() => readFile(json.replace(before, after), FILE, []), { constructor: FileError, message });
-  }
+test("a line that is too long for a chat is refused with its place", () => {
+  const long = LINE + " ".repeat(2_000_000) + LINE;
+  assert.throws(() => readLines(long, "f.jsonl", []), { message: /^f\.jsonl:2: over 2 MB/ });
 });

@@ -2,12 +2,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { hasWords, periodOf, showWords } from "../../../../stages/chatmill/app/server/static/chat/chat_search.js";
-import { newAnswer, newConversation, textOf, titleOf } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
+import { findWords, hasWords, periodOf } from "../../../../stages/chatmill/app/server/static/chat/chat_search.js";
+import { newAnswer, newConversation, titleOf } from "../../../../stages/chatmill/app/server/static/chat/conversation.js";
 import { latestFirst, openHistory } from "../../../../stages/chatmill/app/server/static/chat/history.js";
 
-/** @typedef {import("../../../../stages/chatmill/app/server/static/chat/conversation.js").Conversation} Conversation */
-/** @typedef {import("../../../../stages/chatmill/app/server/static/chat/conversation.js").Exchange} Exchange */
 
 /** @param {string} id @param {number} updated */
 function dated(id, updated) {
@@ -16,7 +14,7 @@ function dated(id, updated) {
 
 test("without a database chats are kept as long as the page is open", async () => {
   const history = await openHistory();
-  await history.putAll([dated("a", 1), dated("b", 3), dated("c", 2)]);
+  for (const one of [dated("a", 1), dated("b", 3), dated("c", 2)]) await history.restore(one);
   assert.equal(history.lasts, false);
   assert.deepEqual(
     (await history.titles()).map(({ id }) => id),
@@ -72,34 +70,12 @@ test("a chat is found by words in any of its texts, whatever their case", () => 
   assert.equal(titleOf({ .../** @type {any} */ (chat), name: " My  lake " }), "My lake");
 });
 
-/** @param {string} asked @param {string[]} texts of the versions, the first of which is shown @returns {Exchange} */
-function exchange(asked, ...texts) {
-  const versions = texts.map((text) => ({ ...newAnswer("A"), parts: [{ kind: /** @type {const} */ ("text"), text }] }));
-  return { asked, answers: versions.slice(0, 1), versions: [versions] };
-}
-
-/** A chat with a branch in another: one a; one b c; one b d, which is shown. @returns {Conversation} */
-function branched() {
-  const last = { ...exchange("d", "four", "five"), branches: [[exchange("c", "three")], null] };
-  const second = { ...exchange("b", "two"), branches: [[exchange("a", "six", "seven")], null] };
-  return { ...newConversation(["A"]), exchanges: [exchange("one"), second, last] };
-}
-
-test("a chat is found by words of branches and answers that are not shown, and opens on those", () => {
-  for (const [words, asked, answer, at] of /** @type {[string, string, string, number][]} */ ([
-    ["FOUR", "one b d", "four", 2],
-    ["five two", "one b d", "five", 1],
-    ["three", "one b c", "three", 2],
-    ["one seven", "one a", "seven", 0],
-    ["six nothing", "one a", "six", 1],
-    ["nothing", "one b d", "four", -1],
-  ])) {
-    const chat = branched();
-    assert.equal(hasWords(chat, words), !words.includes("nothing"), words);
-    assert.equal(showWords(chat, words), at, words);
-    assert.equal(chat.exchanges.map(({ asked: one }) => one).join(" "), asked, words);
-    const last = chat.exchanges[chat.exchanges.length - 1];
-    assert.equal(textOf(last.answers[0].parts), answer, words);
-    assert.ok(last.versions?.[0].includes(last.answers[0]), words);
-  }
+test("a chat that was found opens at the exchange with most of the words", () => {
+  const exchanges = [["one", "1"], ["two", "deep lake"], ["three", "lake"]].map(([asked, text]) => ({
+    asked,
+    answers: [{ ...newAnswer("A"), parts: [{ kind: /** @type {const} */ ("text"), text }] }],
+  }));
+  const chat = { ...newConversation(["A"]), exchanges };
+  const found = ["LAKE", "lake deep", "three lake", "nothing"].map((words) => findWords(chat, words));
+  assert.deepEqual(found, [1, 1, 2, -1]);
 });

@@ -4,7 +4,6 @@
 import { addParts, hasText } from "./conversation.js";
 import { statsOf, warningsOf, problemSentence } from "./answer_stats.js";
 import { badgeOf, nameOf } from "./model_description.js";
-import { leaves } from "./leaves.js";
 import { MarkdownView } from "./markdown_view.js";
 import { showTokens } from "./tokens.js";
 import { ApiError, streamChat } from "../shared/api.js";
@@ -12,9 +11,7 @@ import { button, element, withCode } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("../shared/api.js").Part} Part */
-/** @typedef {import("./leaves.js").Versions} Versions */
-/** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown,
- *   versions: Versions | null }} Actions `versions` if there are several */
+/** @typedef {{ regenerate: () => unknown, goOn: () => unknown, copy: (answer: Answer) => unknown }} Actions */
 
 const PACE = 250; // characters of an open block parsed again per millisecond: longer blocks are drawn less often
 
@@ -64,9 +61,9 @@ export class AnswerView {
   #drawn = 0; // time of the last drawing, in milliseconds
 
   /** @param {Answer} answer @param {Partial<Actions>} actions */
-  constructor(answer, { regenerate = noop, goOn = noop, copy = noop, versions = null }) {
+  constructor(answer, { regenerate = noop, goOn = noop, copy = noop }) {
     this.answer = answer;
-    this.actions = { regenerate, goOn, copy, versions };
+    this.actions = { regenerate, goOn, copy };
     const name = answer.model === null ? "imported answer" : nameOf(answer.model);
     const heading = element("h2", { ...badgeOf(answer.model), title: answer.model ?? "" }, name);
     const group = { className: "answer", role: "group", "aria-label": `Answer of ${name}` };
@@ -141,13 +138,12 @@ export class AnswerView {
   }
 
   #buttons() {
-    const { regenerate, goOn, copy, versions } = this.actions;
+    const { regenerate, goOn, copy } = this.actions;
     const isAnswered = hasText(this.answer);
     const closed = { className: "quiet", ariaExpanded: "false" };
     const figures = button("Figures", () => this.#toggleFigures(figures), closed);
     const tokens = button("Tokens", () => this.#toggleTokens(tokens), closed);
     return [
-      ...(versions ? leaves(versions, "answer", "last-only") : []),
       ...(isAnswered ? [button("Copy", () => copy(this.answer), { className: "quiet" })] : []),
       ...(this.answer.ids.length ? [tokens] : []),
       ...(this.answer.timings ? [figures] : []),

@@ -5,9 +5,8 @@
  */
 
 import { ChatList, decoded } from "./chat_list.js";
-import { showWords } from "./chat_search.js";
+import { findWords } from "./chat_search.js";
 import { Composer } from "./composer.js";
-import { isExported } from "./chat_files.js";
 import { newConversation } from "./conversation.js";
 import { FileError, readLines } from "./training_lines.js";
 import { openHistory } from "./history.js";
@@ -84,7 +83,7 @@ async function takeLoaded() {
   try {
     if (!(await history.get(id))) {
       const [chat] = readLines(await fetchChat(id), "--load", modelsInUrl());
-      await history.putAll([{ ...chat, id }]);
+      await history.restore({ ...chat, id });
       await list.show();
     }
     window.history.replaceState(null, "", `#${id}`);
@@ -107,13 +106,13 @@ function modelsInUrl() {
   return [model ?? models.all[0]?.id, beside].filter((id) => id !== undefined);
 }
 
-/** Open a saved conversation, on the branch that has the words; without an id, a new one with the same models.
+/** Open a saved conversation, where it has the words; without an id, a new one with the same models.
  * @param {string | null} id
  */
 async function open(id, words = "") {
   chatView.stop();
   const saved = id ? await history.get(id) : undefined;
-  const found = saved && words ? showWords(saved, words) : -1;
+  const found = saved && words ? findWords(saved, words) : -1;
   window.history.pushState(null, "", id ? `#${id}` : location.pathname);
   show(saved ?? newConversation(models.chosen()));
   if (found >= 0) chatView.scrollTo(found);
@@ -199,7 +198,7 @@ function copyCode({ target }) {
   copy(target.closest(".code")?.querySelector("code")?.textContent ?? "");
 }
 
-/** Put the texts of dropped files into the message; files of chats are imported.
+/** Put the texts of dropped files into the message; files of JSON lines are imported.
  * @param {DragEvent} event
  */
 async function onDrop(event) {
@@ -210,8 +209,7 @@ async function onDrop(event) {
 
 /** @param {File} file */
 async function takeDropped(file) {
-  const isLines = file.name.endsWith(".jsonl");
-  if (isLines || isExported(await file.slice(0, 100).text())) return importFile(file);
+  if (file.name.endsWith(".jsonl")) return importFile(file);
   if (file.size > MAX_TEXT) return showProblem(`${file.name}: over ${MAX_TEXT / 1000} kB: paste a part of it.`);
   try {
     composer.add(decoded(await file.arrayBuffer(), file.name));

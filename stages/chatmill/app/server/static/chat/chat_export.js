@@ -2,7 +2,7 @@
 /** Exporting chats: the user chooses a format, and the file is downloaded. */
 
 import { copy } from "./announcer.js";
-import { toJson, toMarkdown } from "./chat_files.js";
+import { toMarkdown } from "./chat_markdown.js";
 import { titleOf } from "./conversation.js";
 import { showNotice } from "./notice.js";
 import { toLines } from "./training_lines.js";
@@ -16,13 +16,12 @@ import { element } from "../shared/dom.js";
 const FILES = [
   ["jsonl", "Training data", "JSON lines of the shown answers, which prepare and the terminal read"],
   ["md", "Markdown", "to be read"],
-  ["json", "JSON", "everything, with models, dates and branches, to be imported in a chat page"],
 ];
 /** @type {Choice} */
 const COPY = ["copy", "Copy", "the chat as Markdown"];
 /** @type {Choice} */
 const TERMINAL = ["terminal", "Continue in the terminal", "downloads the chat, and copies the command for it"];
-const WRITERS = { jsonl: toLines, md: toMarkdown, json: toJson };
+const WRITERS = { jsonl: toLines, md: toMarkdown };
 const PLAIN = /^[\w./~@:-]+$/; // a word that a shell takes as it is
 
 /** Export conversations as the user chooses.

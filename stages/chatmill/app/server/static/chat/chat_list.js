@@ -2,19 +2,17 @@
 /** The list of the saved conversations, and their import and export. */
 
 import { hasWords, periodOf } from "./chat_search.js";
-import { readFile, withoutDoubles } from "./chat_files.js";
 import { exportChat, exportChats } from "./chat_export.js";
-import { newConversation } from "./conversation.js";
 import { latestFirst } from "./history.js";
 import { hideNotice, showNotice, showProblem } from "./notice.js";
-import { FileError } from "./training_lines.js";
+import { FileError, readLines } from "./training_lines.js";
 import { askForText } from "../shared/dialogs.js";
 import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
 const PAGE = 100; // conversations that are listed at once
-const MAX_BYTES = 100_000_000; // of a file to import
+const MAX_BYTES = 10_000_000; // of a file to import
 
 /** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted, and
  * with the words that were searched for. */
@@ -85,25 +83,20 @@ export class ChatList {
     await exportChats(all.sort(latestFirst));
   }
 
-  /** Import the conversations of a file: all of them, or none if the file has an error.
+  /** Import the conversations of a file of JSON lines: all of them, or none if the file has an error.
    * @param {File} file
-   * @param {string[]} models
+   * @param {string[]} models that continue them
    */
   async importFile(file, models) {
     try {
       if (file.size > MAX_BYTES) throw new FileError(`${file.name}: over ${MAX_BYTES / 1e6} MB: split the file`);
-      showNotice(`${file.name}: importing …`);
-      const read = readFile(decoded(await file.arrayBuffer(), file.name), file, models);
-      const here = await this.history.all();
-      const conversations = withoutDoubles(read, here);
-      const doubles = read.length - conversations.length;
-      const known = doubles ? `; ${doubles} ${doubles === 1 ? "was" : "were"} here already` : "";
-      const ids = new Set(here.map(({ id }) => id));
-      for (const one of conversations) if (ids.has(one.id)) one.id = newConversation([]).id; // another version of it
-      await this.history.putAll(conversations);
+      const read = readLines(decoded(await file.arrayBuffer(), file.name), file.name, models);
+      for (const [index, one] of read.entries()) {
+        await this.history.restore({ ...one, updated: file.lastModified - index }); // listed in the order of the file
+      }
       await this.show();
-      showNotice(`${file.name}: ${conversations.length} imported${known}.`);
-      if (conversations.length) this.open(conversations[0].id);
+      showNotice(`${file.name}: ${read.length} imported.`);
+      this.open(read[0].id);
     } catch (error) {
       if (!(error instanceof FileError || error instanceof DOMException)) throw error;
       showProblem(`Nothing was imported. ${error.message}`);
@@ -162,7 +155,7 @@ export class ChatList {
 
   /** @param {Conversation} conversation @param {boolean} opens */
   async #restore(conversation, opens) {
-    await this.history.putAll([conversation]);
+    await this.history.restore(conversation);
     hideNotice();
     await this.show();
     if (opens) this.open(conversation.id);

@@ -2,9 +2,7 @@
 /** The open conversation: its messages and answers on the page, and saving it. */
 
 import { streamInto } from "./answer.js";
-import {
-  hasText, keepVersion, messagesFor, newAnswer, newConversation, showBranch, startBranch, textOf, titleOf,
-} from "./conversation.js";
+import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
 import { ExchangeView } from "./exchange.js";
 import { hideNotice, showNotice, showProblem } from "./notice.js";
 import { emptyChat } from "./empty_chat.js";
@@ -104,12 +102,11 @@ export class ChatView {
 
   /** Send a message to every model of the conversation.
    * @param {string} text
-   * @param {Pick<Exchange, "branches">} place the branches among which the message is the shown one
    */
-  async ask(text, place = {}) {
+  async ask(text) {
     if (!this.isReady()) return;
     const { exchanges, models } = this.conversation;
-    const exchange = { asked: text.toWellFormed(), answers: models.map(newAnswer), ...place };
+    const exchange = { asked: text.toWellFormed(), answers: models.map(newAnswer) };
     const view = this.#view(exchange);
     exchanges.push(exchange);
     this.#views.push(view);
@@ -200,33 +197,17 @@ export class ChatView {
     this.showModels();
   }
 
-  /** Ask a new message in place of an exchange, which stays as a branch with all that came after it.
+  /** Ask a new message in place of an exchange and all that came after it.
    * @param {ExchangeView} view
    * @param {string} text
    */
   #edit(view, text) {
     if (!this.isReady()) return;
     const index = this.#views.indexOf(view);
-    const branches = startBranch(this.conversation.exchanges, index);
+    this.conversation.exchanges.splice(index);
     for (const { node } of this.#views.splice(index)) node.remove();
     this.focus();
-    this.ask(text, { branches });
-  }
-
-  /** Show another branch from an exchange on.
-   * @param {ExchangeView} view
-   * @param {number} to
-   */
-  async #branch(view, to) {
-    if (this.isRunning) return;
-    const { exchanges, models } = this.conversation;
-    const index = this.#views.indexOf(view);
-    const earlier = to < (view.exchange.branches?.indexOf(null) ?? 0);
-    showBranch(exchanges, index, to);
-    this.setModels(models);
-    this.#views[index].node.scrollIntoView({ block: "nearest" });
-    this.#views[index].focusBranch(earlier);
-    await this.save();
+    this.ask(text);
   }
 
   /** Request another answer of a model; the old answer remains if that fails.
@@ -245,7 +226,7 @@ export class ChatView {
     if (after.problem && !hasText(after) && hasText(before)) {
       answers[column] = before;
       before.problem = after.problem;
-    } else if (hasText(before) && !keepVersion(view.exchange, column, before)) this.#offerChance();
+    } else if (hasText(before) && textOf(after.parts) === textOf(before.parts)) this.#offerChance();
     view.showAnswer(column);
     await this.save();
   }
@@ -256,18 +237,6 @@ export class ChatView {
     const change = () => (this.settings.set("temperature", SOME_CHANCE), hideNotice());
     const offer = button(`Set temperature ${SOME_CHANCE}`, change);
     showNotice("At temperature 0 the same message has the same answer.", offer);
-  }
-
-  /** Show another answer to a message.
-   * @param {ExchangeView} view
-   * @param {number} column
-   * @param {Answer} answer
-   */
-  async #choose(view, column, answer) {
-    if (this.isRunning) return;
-    view.exchange.answers[column] = answer;
-    view.showAnswer(column);
-    await this.save();
   }
 
   /** @param {ExchangeView} view @param {number} column */
@@ -284,8 +253,6 @@ export class ChatView {
     return new ExchangeView(exchange, Math.max(this.conversation.models.length, 1), {
       edit: (view, text) => this.#edit(view, text),
       regenerate: (view, column) => this.#regenerate(view, column),
-      choose: (view, column, answer) => this.#choose(view, column, answer),
-      branch: (view, to) => this.#branch(view, to),
       goOn: (view, column) => this.#goOn(view, column),
       copy: (answer) => copy(textOf(answer.parts)),
     });

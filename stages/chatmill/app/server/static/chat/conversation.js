@@ -1,24 +1,18 @@
 // @ts-check
-/** Conversations as the page stores them: messages, answers and branches.
+/** Conversations as the page stores them: messages and answers.
  *
  *     {id, models: ["A", "B"], system: "", exchanges: [{asked: "2*3?", answers: [answer, answer]}]}
  *
  * `asked` is the user's message, and each model has an answer of its own to it. An answer is {model, parts, …}, and its
  * parts are texts, calls of a tool and their outputs: [{kind: "call", text: "2*3"}, {kind: "output", text: "6"},
  * {kind: "text", text: "It is 6."}].
- *
- * `exchanges` is the branch that is shown. Where a message was edited, the exchange has all of its branches, each with
- * what followed, and null in the place of the shown one: {asked: "3*3?", …, branches: [[{asked: "2*3?", …}, …], null]}.
  */
 
 /** @typedef {import("../shared/api.js").Part} Part */
 /** @typedef {import("../shared/api.js").Timings} Timings */
 /** @typedef {{ model: string | null, parts: Part[], finish: string | null, problem: string | null,
  *   timings: Timings | null, promptIds: number[], ids: number[] }} Answer */
-/** @typedef {(Exchange[] | null)[]} Branches */
-/** @typedef {{ asked: string, answers: Answer[], versions?: Answer[][], branches?: Branches }} Exchange the user's
- *   message, and an answer of each model; `versions` are all answers of each model that was asked again, the shown one
- *   included */
+/** @typedef {{ asked: string, answers: Answer[] }} Exchange the user's message, and an answer of each model */
 /** @typedef {{ id: string, revision: number, updated: number, models: string[], system: string,
  *   exchanges: Exchange[], name?: string }} Conversation `revision` counts how often it was saved; `name` is given */
 /** @typedef {{ role: string, content: string, tool_calls?: object[] }} Message an entry of a line or a request */
@@ -105,54 +99,6 @@ export function answeredMessages(conversation, column) {
   const answered = conversation.exchanges.filter(({ answers }) => hasText(answers[column]));
   const messages = answered.flatMap((exchange) => messagesOfExchange(exchange, column));
   return answered.length ? [...systemMessages(conversation), ...messages] : [];
-}
-
-/** Keep an answer beside the one that followed it, or alone if both are the same; returns whether they differ.
- * @param {Exchange} exchange
- * @param {number} column
- * @param {Answer} before
- */
-export function keepVersion(exchange, column, before) {
-  const after = exchange.answers[column];
-  const differs = textOf(after.parts) !== textOf(before.parts);
-  if (differs) {
-    const earlier = exchange.versions?.[column] ?? [];
-    exchange.versions ??= exchange.answers.map(() => []);
-    exchange.versions[column] = [...(earlier.length ? earlier : [before]), after];
-  } else exchange.answers[column] = before;
-  return differs;
-}
-
-/** Remove the exchanges from `index` on; returns the branches for another exchange in their place.
- * @param {Exchange[]} exchanges
- * @param {number} index
- * @returns {Branches}
- */
-export function startBranch(exchanges, index) {
-  const left = exchanges.splice(index);
-  const branches = takeBranches(left) ?? [null];
-  return [...branches.map((branch) => branch ?? left), null];
-}
-
-/** Show another branch from `index` on.
- * @param {Exchange[]} exchanges
- * @param {number} index
- * @param {number} to the number of the branch
- */
-export function showBranch(exchanges, index, to) {
-  const chosen = exchanges[index].branches?.[to];
-  if (!chosen) return;
-  const left = exchanges.splice(index);
-  const branches = takeBranches(left) ?? [];
-  chosen[0].branches = branches.map((branch, at) => (at === to ? null : (branch ?? left)));
-  exchanges.push(...chosen);
-}
-
-/** @param {Exchange[]} exchanges @returns {Branches | undefined} */
-function takeBranches([first]) {
-  const { branches } = first;
-  delete first.branches;
-  return branches;
 }
 
 /** @param {Conversation} conversation @returns {Message[]} */

@@ -2,15 +2,12 @@
 /** A message of the user, and the answer of each model to it. */
 
 import { AnswerView } from "./answer.js";
-import { focusLeaf, leaves } from "./leaves.js";
 import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("./conversation.js").Exchange} Exchange */
 /** @typedef {{ edit: (view: ExchangeView, text: string) => unknown, copy: (answer: Answer) => unknown,
  *   regenerate: (view: ExchangeView, column: number) => unknown,
- *   choose: (view: ExchangeView, column: number, answer: Answer) => unknown,
- *   branch: (view: ExchangeView, to: number) => unknown,
  *   goOn: (view: ExchangeView, column: number) => unknown }} Actions which get the exchange's view */
 
 /** An exchange on the page. */
@@ -35,8 +32,7 @@ export class ExchangeView {
   showAnswer(column) {
     const answer = this.exchange.answers[column];
     const { regenerate, goOn, copy } = this.actions;
-    const versions = this.#versions(column);
-    const actions = { regenerate: () => regenerate(this, column), goOn: () => goOn(this, column), copy, versions };
+    const actions = { regenerate: () => regenerate(this, column), goOn: () => goOn(this, column), copy };
     const view = answer ? new AnswerView(answer, actions) : null;
     const node = view?.node ?? element("div", { className: "answer" }, button("Answer", actions.regenerate));
     const before = this.#columns.children[column];
@@ -44,32 +40,6 @@ export class ExchangeView {
     else this.#columns.append(node);
     this.answers[column] = view;
     return view;
-  }
-
-  /** The answers of a column that can be leafed through; null if there is one.
-   * @param {number} column
-   */
-  #versions(column) {
-    const all = this.exchange.versions?.[column] ?? [];
-    const index = all.indexOf(this.exchange.answers[column]);
-    const choose = (/** @type {number} */ to) => {
-      this.actions.choose(this, column, all[to]);
-      focusLeaf(this.#columns.children[column], to < index);
-    };
-    return index < 0 ? null : { index, count: all.length, choose };
-  }
-
-  /** The controls by which the branches that begin here are leafed through. */
-  #leaves() {
-    const { branches } = this.exchange;
-    if (!branches) return [];
-    const choose = (/** @type {number} */ to) => this.actions.branch(this, to);
-    return leaves({ index: branches.indexOf(null), count: branches.length, choose }, "message", "edit");
-  }
-
-  /** Focus the control that leads to an earlier branch, or to a later one. @param {boolean} earlier */
-  focusBranch(earlier) {
-    focusLeaf(this.#question, earlier);
   }
 
   /** Let the user edit the message. */
@@ -84,8 +54,8 @@ export class ExchangeView {
       event.preventDefault();
       event.stopPropagation();
     });
-    const kept = "This message and what follows it stay beside the new one: ‹ leads back to them.";
-    const hint = element("p", { className: "hint" }, kept);
+    const replaced = "This message and what follows it are replaced.";
+    const hint = element("p", { className: "hint" }, replaced);
     this.#question.replaceChildren(heading(), field, hint, element("div", { className: "choices" }, cancel, send));
     field.focus();
   }
@@ -98,7 +68,7 @@ export class ExchangeView {
   #showQuestion(focus = false) {
     const edit = button("Edit", () => this.edit(), { className: "quiet edit", "aria-label": "Edit your message" });
     const words = element("div", { className: "words" }, this.exchange.asked);
-    this.#question.replaceChildren(heading(), words, element("div", { className: "actions" }, ...this.#leaves(), edit));
+    this.#question.replaceChildren(heading(), words, element("div", { className: "actions" }, edit));
     if (focus) edit.focus();
   }
 }

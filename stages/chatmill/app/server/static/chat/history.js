@@ -15,7 +15,6 @@ import { newConversation, titleOf } from "./conversation.js";
 const NAME = globalThis.document?.documentElement.dataset.history ?? "chatmill"; // pages from disk may share a store
 const CONVERSATIONS = "conversations";
 const TITLES = "titles";
-const BATCH = 200; // conversations
 
 /** The stored conversations; `lasts` is whether they outlive the page.
  * @returns {Promise<History>}
@@ -84,16 +83,11 @@ class StoredHistory {
     this.#channel.postMessage({ id: conversation.id });
   }
 
-  /** Save conversations, all of them or none.
-   * @param {Conversation[]} conversations
-   */
-  async putAll(conversations) {
+  /** Save a conversation as it is, also one that was removed. @param {Conversation} conversation */
+  async restore(conversation) {
     const transaction = this.database.transaction([CONVERSATIONS, TITLES], "readwrite");
-    for (const [index, conversation] of conversations.entries()) {
-      const written = write(transaction, conversation);
-      if (index % BATCH === BATCH - 1) await requestResult(written); // the page reacts meanwhile
-      this.removed.delete(conversation.id);
-    }
+    write(transaction, conversation);
+    this.removed.delete(conversation.id);
     await transactionDone(transaction);
     this.#channel.postMessage({});
   }
@@ -139,13 +133,13 @@ class MemoryHistory {
 
   /** @param {Conversation} conversation */
   async put(conversation) {
-    await this.putAll([conversation]);
+    await this.restore(conversation);
   }
 
-  /** @param {Conversation[]} conversations */
-  async putAll(conversations) {
-    for (const one of conversations) this.#conversations.set(one.id, structuredClone(one));
-    for (const { id } of conversations) this.removed.delete(id);
+  /** @param {Conversation} conversation */
+  async restore(conversation) {
+    this.#conversations.set(conversation.id, structuredClone(conversation));
+    this.removed.delete(conversation.id);
   }
 
   /** @param {string} id */
@@ -165,10 +159,10 @@ function summary(conversation) {
   return { id: conversation.id, title: titleOf(conversation), updated: conversation.updated };
 }
 
-/** @param {IDBTransaction} transaction @param {Conversation} conversation @returns {IDBRequest<IDBValidKey>} */
+/** @param {IDBTransaction} transaction @param {Conversation} conversation */
 function write(transaction, conversation) {
   transaction.objectStore(CONVERSATIONS).put(conversation);
-  return transaction.objectStore(TITLES).put(summary(conversation));
+  transaction.objectStore(TITLES).put(summary(conversation));
 }
 
 function openDatabase() {

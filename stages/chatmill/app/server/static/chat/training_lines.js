@@ -8,8 +8,7 @@ import { addParts, answeredMessages, hasText, newAnswer, newConversation, textOf
 /** @typedef {["system" | "user" | "assistant" | Part["kind"], string]} Step a text, call or output of a message */
 /** @typedef {{ role: string, parts: Part[] }} Turn */
 
-export const MAX_LENGTH = 2_000_000; // characters of a chat: a request for its next answer has at most 2 MB
-const MAX_CHATS = 10_000; // of a file
+const MAX_LENGTH = 2_000_000; // characters of a chat: a request for its next answer has at most 2 MB
 const ROLES = ["system", "user", "assistant", "tool"];
 
 /** An error in a file; the message says where. */
@@ -34,16 +33,6 @@ export function toLines(conversations) {
   return conversations.map((one) => toLine(one, 0) + (one.models.length > 1 ? toLine(one, 1) : "")).join("");
 }
 
-/** Throw FileError for more conversations than a page imports in reasonable time.
- * @param {number} count
- * @param {string} place before the message
- */
-export function checkCount(count, place = "") {
-  if (count <= MAX_CHATS) return;
-  const [most, found] = [MAX_CHATS, count].map((number) => number.toLocaleString("en"));
-  throw new FileError(`${place}${found} chats: expected at most ${most}: split the file`);
-}
-
 /** The conversations of a file. Throws FileError with the place of a line that is not a conversation.
  * @param {string} text
  * @param {string} name
@@ -52,7 +41,6 @@ export function checkCount(count, place = "") {
 export function readLines(text, name, models) {
   const conversations = [];
   const lines = text.replace(/^\ufeff/, "").split("\n");
-  if (lines.length > MAX_CHATS) checkCount(lines.filter((line) => line.trim()).length, `${name}: `);
   for (const [index, line] of lines.entries()) {
     if (!line.trim()) continue;
     try {
