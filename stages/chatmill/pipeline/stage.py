@@ -8,6 +8,7 @@ The section of params.yaml has the name of the script; chatmill.pipeline.signatu
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,6 +45,10 @@ def _decorate(main: Main, foreach: str) -> Main:
         sys.exit(_run(main, checked, foreach))
     checked.foreach = foreach  # type: ignore[attr-defined]
     return checked
+
+
+# In several processes most errors are those of all: the first tells it, and torchrun ends the others while they wait.
+SECONDS_FOR_THE_FIRST = 3
 
 
 class RunInstead(Exception):
@@ -89,6 +94,8 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
     except RunInstead as other:
         return other.run()
     except (ValueError, OSError) as error:
+        if os.environ.get("RANK", "0") != "0":
+            time.sleep(SECONDS_FOR_THE_FIRST)
         print(f"{script.stem}: {error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
