@@ -79,7 +79,6 @@ CODE_ROWS = [
     ("stages/chatmill/training/new_model.py", AFTER_TEACHER),
     ("stages/train_model.py", AFTER_TEACHER),
     ("stages/chatmill/training/packing.py", AFTER_TEACHER),
-    ("stages/chatmill/training/new_model.py", AFTER_TEACHER),
     ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
     ("stages/export_onnx.py", AFTER_EXPORT),
@@ -95,6 +94,10 @@ CODE_ROWS = [
     ("stages/report.py", REPORT),
     ("stages/chatmill/data_card.py", REPORT),
     ("stages/chatmill/app/cli.py", []),
+    ("stages/chatmill/pipeline/progress.py", []),
+    ("stages/chatmill/pipeline/stage.py", []),
+    ("stages/chatmill/pipeline/params_file.py", []),
+    ("stages/chatmill/run_display.py", []),
     ("stages/chatmill/training/README.md", []),
 ]
 
