@@ -129,7 +129,7 @@ def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
 
 def test_what_is_better_high_begins_with_the_highest(page):
     sort(page, "Skills")
-    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "–"]
+    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "12.5 %", "–"]
 
 
 def test_names_are_sorted_as_text_and_times_by_the_latest(page):
