@@ -18,7 +18,7 @@ from dvc.repo import Repo
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from chatmill.pipeline.params_file import SCHEMA_FILE, read_params
+from chatmill.pipeline.params_file import SCHEMA_FILE, THREADS, read_params
 from chatmill.pipeline.schema import schema_text
 from chatmill.pipeline.signatures import MAX_POSITIONAL, signature_of
 from chatmill.report.summary import table_of_latency, table_of_sources, table_of_validation
@@ -195,7 +195,7 @@ def test_main_takes_exactly_those_files_and_names_its_outputs(name):
 @each_stage
 def test_main_takes_the_parameters_of_its_section(name):
     signature, section = SIGNATURES[name], PARAMS.get(name, {})
-    fields = signature.model.model_fields
+    fields = {key: field for key, field in signature.model.model_fields.items() if key != THREADS}
     required = {key for key, field in fields.items() if field.is_required()}
     for found in section.values() if signature.foreach else [section]:
         keys = set(found) - ({*TYPES} if name == "train_tokenizer" else set())
@@ -217,6 +217,7 @@ def test_tracks_its_own_section_and_those_it_reads(name):
     own = {"prepare": ["prepare.${key}"]}.get(name, [name])
     if name == "train_tokenizer":
         own = [f"train_tokenizer.{key}" for key in (*SIGNATURES[name].model.model_fields, "${train_tokenizer.type}")]
+    own += [key for key in SIGNATURES[name].model.model_fields if key == THREADS]
     assert STAGES[name]["params"] == own + list(SIGNATURES[name].other_sections)
 
 

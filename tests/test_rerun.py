@@ -49,6 +49,7 @@ PARAMETER_ROWS = [
     ("train_model.source_weights", {"talk": 0.5, "skills": "30%"}, AFTER_TEACHER),
     ("train_model.teacher_weight", 0.5, AFTER_TEACHER),
     ("train_model.start", "random", AFTER_TEACHER),
+    ("threads", 1, AFTER_ENCODE),
     ("score_teacher.ngram_order", 3, AFTER_ENCODE),
     ("score_teacher.teacher", "data/raw/external/teacher/earlier", AFTER_ENCODE),
     ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),

@@ -1,6 +1,7 @@
 """Reads params.yaml, and checks all of it before a stage starts.
 
-A section holds the keyword-only parameters of the `main` of the script with its name. A stage checks its own section
+A section holds the keyword-only parameters of the `main` of the script with its name; `threads` stands above them all,
+since the processor is that of all stages. A stage checks its own section
 by this signature, and all others by a JSON schema, so that it imports no code of other stages.
 """
 
@@ -25,6 +26,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 
 PARAMS_FILE = Path("params.yaml")
 SCHEMA_FILE = Path("params.schema.json")  # in the folder of the scripts
+THREADS = "threads"
 Params = dict[str, Any]
 _PLAIN_NAME = re.compile(r"[\w-]{1,100}")
 
@@ -63,7 +65,7 @@ def section_of(params: Params, name: str, signature: Signature, instance: str) -
     path = f"{name}.{instance}" if signature.foreach else name
     for found, section in _sections(params, name, foreach=bool(signature.foreach)):
         if found == path:
-            return section
+            return section | ({THREADS: params[THREADS]} if THREADS in signature.model.model_fields else {})
     raise ValueError(f"{PARAMS_FILE}: missing section {path}")
 
 
@@ -72,9 +74,14 @@ def check_params(params: Params, own: str, signature: Signature) -> None:
     schema = json.loads((Path(SOURCE_ROOT) / SCHEMA_FILE).read_text(encoding="utf-8"))
     known = {own, *signature.other_sections} - schema["properties"].keys()  # by a script that the schema lacks
     errors = list(find_errors({name: params[name] for name in params if name not in known}, schema, own))
+    takes_threads = THREADS in signature.model.model_fields
+    if takes_threads and THREADS not in params:
+        errors.append(f"missing parameter {THREADS}: expected an integer above 0")
     try:
         for path, section in _sections(params, own, foreach=bool(signature.foreach)):
-            errors += section_errors(path, section, signature.model)
+            if THREADS in section:
+                errors.append(f"unknown parameter {path}.{THREADS}: it stands once, above the sections")
+            errors += section_errors(path, section | ({THREADS: 1} if takes_threads else {}), signature.model)
     except ValueError as error:
         errors.append(str(error).removeprefix(f"{PARAMS_FILE}: "))
     if errors:

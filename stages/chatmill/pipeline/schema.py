@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from chatmill.pipeline.params_file import PARAMS_FILE, SCHEMA_FILE
+from chatmill.pipeline.params_file import PARAMS_FILE, SCHEMA_FILE, THREADS
 from chatmill.pipeline.processes import SOURCE_ROOT
 from chatmill.pipeline.signatures import signature_of
 
@@ -27,6 +27,9 @@ def make_schema() -> dict[str, Any]:
         main = importlib.import_module(script.stem).main
         section = signature_of(main).model.model_json_schema()
         definitions |= section.pop("$defs", {})
+        if threads := section["properties"].pop(THREADS, None):
+            section["required"].remove(THREADS)
+            properties[THREADS] = threads
         if main.foreach:
             section = {"type": "object", "additionalProperties": section, "x-foreach": True}
         properties[script.stem] = section
