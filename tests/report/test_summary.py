@@ -29,7 +29,7 @@ def times(first, each):
 
 
 BENCHMARK = {
-    "machine": {"threads": 2},
+    "machine": {"processor": "fast", "threads": 2},
     "pytorch": {"cache": {"100": times(7.0, 1.5), "16": times(5.0, 1.25)}, "recompute": {"128": times(9.0, 9.0)}},
     "onnx": {"cache": {"16": times(0.5, 0.125), "100": times(2.0, 0.25), "512": times(7.5, 0.5)}}
     | {"peak_memory_mb": 106.8},
@@ -61,6 +61,7 @@ ALL = {
     "train_conversations": 32173,
     "rejected": 6,
     "leaked": 0,
+    "processor": "fast",
 }
 
 

@@ -1,0 +1,16 @@
+"""Fails if the run gave other metrics than the last commit records, although the processor is of the same kind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SUMMARY = "data/metrics/summary.json"
+TIMED = ("first_token_ms", "token_ms", "pytorch_token_ms", "peak_mb", "encode_mb_per_s")
+
+now = json.loads(Path(SUMMARY).read_text(encoding="utf-8"))
+recorded = json.loads(subprocess.check_output(["git", "show", f"HEAD:{SUMMARY}"], text=True))
+if now["processor"] != recorded["processor"]:
+    print(f"recorded on {recorded['processor']}, run on {now['processor']}: metrics are not compared")
+elif changed := [name for name in now.keys() | recorded if now.get(name) != recorded.get(name) and name not in TIMED]:
+    sys.exit(f"metrics differ from those of the last commit: {', '.join(sorted(changed))}")
