@@ -6,7 +6,6 @@ import subprocess
 import pytest
 from hypothesis import settings
 
-from support.allowed_values import TEACHER
 from support.project import copy_project
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # tests run beside each other: more threads, and threads that wait for
@@ -52,14 +51,6 @@ def finished_project(fresh_project):
 def project(finished_project):
     """The same, by a name that a module may give to a project of its own."""
     return finished_project
-
-
-@pytest.fixture(scope="module")
-def teaching_project(project, tmp_path_factory):
-    """A copy of the finished project whose model is a teacher as well."""
-    copy = project.copy(tmp_path_factory.mktemp("teaching") / "project")
-    shutil.copytree(copy.folder / "data/model", copy.folder / TEACHER)
-    return copy
 
 
 @pytest.fixture
