@@ -11,7 +11,12 @@ def send(page, words):
 def ask(page, words):
     """Send a message, and wait for the complete answer."""
     send(page, words)
-    expect(last(page)).to_contain_text("tokens of context")
+    return finished(page)
+
+
+def finished(page):
+    """The last answer, once it is complete."""
+    expect(last(page).get_by_role("button", name="Regenerate")).to_be_visible()
     return last(page)
 
 

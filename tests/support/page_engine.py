@@ -7,11 +7,11 @@ import torch
 
 from chatmill.app.commands.page import PAGE, bundle
 
-EXPOSED = ("answering", "backend", "calculator", "detokenizer", "model", "products", "sampler", "template", "tokenizer")
+EXPOSED = ("answering", "backend", "calculator", "detokenizer", "model", "sampler", "template", "tokenizer")
 START = "globalThis.ready = $load('page/backend.js').then((backend) => (globalThis.backend = backend));"
-OPEN = """async ([content, weights, simd]) => {
+OPEN = """async ([content, weights, wasm]) => {
   const backend = await ready;
-  globalThis.answering = backend.open(content, weights, simd);
+  globalThis.answering = backend.open(content, weights, wasm);
 }"""
 OPEN_TOKENIZER = """async (content) => {
   const { Tokenizer } = await load("page/tokenizer.js");
@@ -46,9 +46,9 @@ def write_engine(file):
     return f"file://{file}"
 
 
-def open_content(page, content, *, simd=True):
+def open_content(page, content):
     """Open a PageContent in the engine, which then answers `ANSWER`."""
-    wasm = base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode() if simd else None
+    wasm = base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode()
     description = json.loads(json.dumps(content.description))
     page.evaluate(OPEN, [description, base64.b64encode(content.weights).decode(), wasm])
 

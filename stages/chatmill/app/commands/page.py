@@ -74,11 +74,11 @@ def _function(name: str, source: str, modules: Mapping[str, str], replaced: Mapp
 
 SERVER = files("chatmill.app.server").joinpath("static")
 PAGE = files("chatmill.app.page").joinpath("static")
-VENDORED = ("vendor/markdown-it.esm.min.mjs", "vendor/highlight.min.js")
-LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES", "vendor/highlight.LICENSE")
+VENDORED = "vendor/markdown-it.esm.min.mjs"
+LICENCES = ("vendor/markdown-it.LICENSE", "vendor/markdown-it.bundled.LICENSES")
 START = """
-if (typeof document === "undefined") $load("page/worker.js");
-else $load("page/page.js").then(() => $load("chat/chat.js"));"""
+if (typeof document === "undefined") $load("page/backend.js").then(({ serve }) => serve());
+else $load("chat/chat.js");"""
 FROM_SERVER, IN_FILE = "all of which comes from this server", "all of which is in this file"
 
 
@@ -88,12 +88,12 @@ def build_page(model: Path, name: str) -> bytes:
     Raises ValueError for a model that is damaged, or that a page cannot run.
     """
     content = read_content(model, name)
-    scripts = [_asset("shared/theme.js"), program()]
+    script = program()
     style = _asset("shared/style.css") + _asset("chat/chat.css")
     policy = "; ".join(
         (
             "default-src 'none'",
-            f"script-src {' '.join(map(_hash, scripts))} 'wasm-unsafe-eval'",
+            f"script-src {_hash(script)} 'wasm-unsafe-eval'",
             f"style-src {_hash(style)}",
             "worker-src blob:",
             "img-src data:",
@@ -106,7 +106,6 @@ def build_page(model: Path, name: str) -> bytes:
         "kernel": base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
         "weights": base64.b64encode(content.weights).decode(),
     }
-    theme, main = scripts
     head = [
         "<!doctype html>",
         f'<html lang="en" data-history="chatmill {content.fingerprint[:16]}">',
@@ -118,20 +117,19 @@ def build_page(model: Path, name: str) -> bytes:
         f"<title>{escape(name)} · chatmill</title>",
         '<link rel="icon" href="data:,">',
         f"<!--\n{_licences()}-->",
-        f"<script>{theme}</script>",
         f"<style>{style}</style>",
         "</head>",
     ]
     blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items()]
-    page = [*head, _body(), *blocks, f'<script id="program">{main}</script>', "</body>", "</html>", ""]
+    page = [*head, _body(), *blocks, f'<script id="program">{script}</script>', "</body>", "</html>", ""]
     return "\n".join(page).encode()
 
 
 def program() -> str:
     """The script of the page, which is also that of its worker."""
     modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in _modules()}
-    modules |= {name: _asset(name) for name in VENDORED}
-    del modules["shared/api.js"], modules["shared/theme.js"], modules["shared/events.js"]
+    modules[VENDORED] = _asset(VENDORED)
+    del modules["shared/api.js"]
     return bundle(modules, {"shared/api.js": "page/client.js"}, START)
 
 

@@ -1,5 +1,5 @@
 // @ts-check
-/** The model of the page, in a worker or beside the page: it answers one request after another.
+/** The model of the page, which runs in a worker: it answers one request after another.
  *
  * A message is {call, type, …}; a reply is {call, chunk}, {call, result} or {call, error}, the last {call, done}.
  */
@@ -11,65 +11,57 @@ import { Tokenizer } from "./tokenizer.js";
 /** @typedef {{ shape: import("./model.js").Shape, tensors: import("./model.js").Tensor[], tokenizer: any,
  *   template: import("./template.js").Description, stop_ids: number[], tools: string[] }} Content */
 /** @typedef {{ call: number, type: "open" | "chat" | "tokens" | "stop", [name: string]: any }} Question */
-/** @typedef {(reply: object) => void} Post */
 
-export class Backend {
-  /** @type {Answering | null} */
-  #answering = null;
-  /** @type {Set<number>} */
-  #stopped = new Set();
-  #queue = Promise.resolve();
-  #channel = new MessageChannel();
-  #turns = /** @type {((value: unknown) => void)[]} */ ([]);
+/** Answer the messages of the page. */
+export function serve() {
+  const stopped = /** @type {Set<number>} */ (new Set());
+  let queue = Promise.resolve(/** @type {Answering | null} */ (null));
+  addEventListener("message", (/** @type {MessageEvent<Question>} */ { data }) => {
+    if (data.type === "stop") stopped.add(data.call);
+    else queue = queue.then((answering) => answer(data, answering, stopped));
+  });
+}
 
-  /** @param {Post} post */
-  constructor(post) {
-    this.post = post;
-    this.#channel.port1.onmessage = () => this.#turns.shift()?.(null);
-  }
-
-  /** @param {Question} question */
-  receive(question) {
-    if (question.type === "stop") this.#stopped.add(question.call);
-    else this.#queue = this.#queue.then(() => this.#answer(question));
-  }
-
-  /** @param {Question} question */
-  async #answer(question) {
-    const { call } = question;
-    try {
-      if (question.type === "open") this.#answering = open(question.content, question.weights, question.wasm);
-      else if (!this.#answering) throw new RequestError("the model could not be opened");
-      else if (question.type === "tokens") {
-        this.post({ call, result: await this.#answering.tokens(question.ids, () => this.#pause(call)) });
-      } else if (!this.#stopped.has(call)) {
-        const chunks = this.#answering.answer(question.request, () => this.#pause(call));
-        for await (const chunk of chunks) this.post({ call, chunk });
-      }
-    } catch (error) {
-      this.post({ call, error: error instanceof Error ? error.message : String(error) });
+/** Answer a question; the model, which the first question opens.
+ * @param {Question} question
+ * @param {Answering | null} answering
+ * @param {Set<number>} stopped calls that are no longer wanted
+ */
+async function answer(question, answering, stopped) {
+  const { call, type } = question;
+  const pause = async () => {
+    await letMessagesIn();
+    return !stopped.has(call);
+  };
+  try {
+    if (type === "open") answering = open(question.content, question.weights, question.wasm);
+    else if (!answering) throw new RequestError("the model could not be opened");
+    else if (type === "tokens") postMessage({ call, result: await answering.tokens(question.ids, pause) });
+    else if (!stopped.has(call)) {
+      for await (const chunk of answering.answer(question.request, pause)) postMessage({ call, chunk });
     }
-    this.#stopped.delete(call);
-    this.post({ call, done: true });
+  } catch (error) {
+    postMessage({ call, error: error instanceof Error ? error.message : String(error) });
   }
+  stopped.delete(call);
+  postMessage({ call, done: true });
+  return answering;
+}
 
-  /** Let other messages in; false if the call was stopped.
-   * @param {number} call
-   */
-  async #pause(call) {
-    await new Promise((resolve) => {
-      this.#turns.push(resolve);
-      this.#channel.port2.postMessage(null);
-    });
-    return !this.#stopped.has(call);
-  }
+/** Wait until the messages that have come are received; a timer would wait 4 ms. */
+function letMessagesIn() {
+  const { port1, port2 } = new MessageChannel();
+  return new Promise((resolve) => {
+    port1.onmessage = resolve;
+    port2.postMessage(null);
+  }).finally(() => port1.close());
 }
 
 /** The model in the page's data, of which weights and the larger lists are in base64.
- * @param {Content} content @param {string} weights @param {string | null} wasm
+ * @param {Content} content @param {string} weights @param {string} wasm
  */
 export function open({ shape, tensors, tokenizer, template, stop_ids: stopIds, tools }, weights, wasm) {
-  const model = new Model(shape, tensors, decode(weights), wasm ? decode(wasm) : null);
+  const model = new Model(shape, tensors, decode(weights), decode(wasm));
   return new Answering(model, new Tokenizer(readVocabulary(tokenizer)), template, stopIds, tools);
 }
 
@@ -90,8 +82,9 @@ export function readVocabulary(content) {
 
 /** The bytes of base64.
  * @param {string} text
+ * @returns {Uint8Array<ArrayBuffer>}
  */
-export function decode(text) {
+function decode(text) {
   if ("fromBase64" in Uint8Array) return /** @type {any} */ (Uint8Array).fromBase64(text.trim());
   const binary = atob(text);
   const bytes = new Uint8Array(binary.length);

@@ -1,39 +1,46 @@
 // @ts-check
 /** The model in this file, in place of the server's API: the same functions as server/static/shared/api.js. */
 
-import { Backend } from "./backend.js";
-import { DEFAULTS } from "./sampler.js";
 import { MAX_TOKENS } from "./answering.js";
+import { DEFAULTS } from "./sampler.js";
 
 /** @typedef {import("../../server/static/shared/api.js").Chunk} Chunk */
 /** @typedef {import("../../server/static/shared/api.js").Model} Model */
 /** @typedef {import("../../server/static/shared/api.js").Token} Token */
 
+const SERVED = [".page-link", "label[for=beside]", "#beside"]; // what the chat page has only with a server
+
 /** An error that is shown to the user. */
 export class ApiError extends Error {
-  status = 0;
-  code = null;
-  param = null;
   retryAfter = null;
 }
 
+for (const selector of SERVED) document.querySelector(selector)?.setAttribute("hidden", "");
+document.querySelector(".brand")?.removeAttribute("href");
+const reset = document.getElementById("reset");
+if (reset) reset.textContent = "Reset to the defaults";
 const content = JSON.parse(textOf("content"));
-const [send, engine] = connect();
+const program = new Blob([textOf("program")], { type: "text/javascript" });
+const worker = new Worker(URL.createObjectURL(program));
 /** @type {Map<number, (reply: any) => void>} */
 const listeners = new Map();
 let calls = 0;
+let stopped = ""; // why the worker has stopped
+worker.onmessage = ({ data }) => listeners.get(data.call)?.(data);
+worker.onerror = ({ message }) => {
+  stopped = `the model has stopped: ${message || "the browser does not run its worker"}: reload the page`;
+  for (const listener of listeners.values()) listener({ error: stopped });
+};
 const opened = result({ type: "open", content, weights: textOf("weights").trim(), wasm: textOf("kernel").trim() });
 opened.then(() => document.documentElement.setAttribute("data-ready", String(performance.now())), () => {});
 document.getElementById("weights")?.remove(); // the memory of the text
-
-export function onKeyNeeded() {}
 
 /** @returns {Promise<Model[]>} */
 export async function fetchModels() {
   await opened;
   const { name, size, shape, template, tools } = content;
   const defaults = { ...DEFAULTS, max_tokens: MAX_TOKENS };
-  const facts = { engine, size, max_model_len: shape.context, template: template.name, tools, defaults };
+  const facts = { engine: "this page", size, max_model_len: shape.context, template: template.name, tools, defaults };
   return [{ id: name, loaded: true, ...facts }];
 }
 
@@ -54,71 +61,43 @@ export function fetchTokens(_, ids) {
  * @returns {AsyncGenerator<Chunk>}
  */
 export async function* streamChat(request, signal) {
-  const { call, next } = start({ type: "chat", request });
-  const stop = () => send({ call, type: "stop" });
-  signal.addEventListener("abort", stop);
-  try {
-    for (let reply = await next(); !reply.done; reply = await next()) {
-      if (reply.error) throw new ApiError(reply.error);
-      yield reply.chunk;
-    }
-    signal.throwIfAborted();
-  } finally {
-    stop();
-    listeners.delete(call);
-  }
+  for await (const { chunk } of replies({ type: "chat", request }, signal)) yield chunk;
+  signal.throwIfAborted();
 }
 
 /** @param {object} question */
 async function result(question) {
-  const { call, next } = start(question);
   let found = null;
-  for (let reply = await next(); !reply.done; reply = await next()) {
-    if (reply.error) throw new ApiError(reply.error);
-    found = reply.result;
-  }
-  listeners.delete(call);
+  for await (const reply of replies(question)) found = reply.result;
   return found;
 }
 
-/** Send a question; `next` gives its replies, one after another.
+/** Send a question; its replies, one after another. Throws ApiError.
  * @param {object} question
+ * @param {AbortSignal} [signal]
  */
-function start(question) {
+async function* replies(question, signal) {
   const call = (calls += 1);
-  /** @type {any[]} */
-  const replies = [];
+  const waiting = /** @type {any[]} */ (stopped ? [{ error: stopped }] : []);
   let wake = () => {};
+  const stop = () => worker.postMessage({ call, type: "stop" });
   listeners.set(call, (reply) => {
-    replies.push(reply);
+    waiting.push(reply);
     wake();
   });
-  send({ ...question, call });
-  const next = async () => {
-    while (!replies.length) await new Promise((resolve) => (wake = () => resolve(null)));
-    return replies.shift();
-  };
-  return { call, next };
-}
-
-/** A function that sends a question to the model, which runs in a worker if the browser allows it; and where it runs.
- * @returns {[(question: any) => void, string]}
- */
-function connect() {
-  const receive = (/** @type {any} */ reply) => listeners.get(reply.call)?.(reply);
+  signal?.addEventListener("abort", stop);
+  worker.postMessage({ ...question, call });
   try {
-    const address = URL.createObjectURL(new Blob([textOf("program")], { type: "text/javascript" }));
-    const worker = new Worker(address);
-    let error = "";
-    worker.onmessage = ({ data }) => receive(data);
-    worker.onerror = ({ message }) => {
-      error = `the model has stopped: ${message || "the browser does not run its worker"}: reload the page`;
-      for (const call of [...listeners.keys()]) receive({ call, error });
-    };
-    return [(question) => (error ? receive({ ...question, error }) : worker.postMessage(question)), "this page"];
-  } catch {
-    const backend = new Backend((reply) => queueMicrotask(() => receive(reply)));
-    return [(question) => backend.receive(question), "this page, beside its display"];
+    for (;;) {
+      while (!waiting.length) await new Promise((resolve) => (wake = () => resolve(null)));
+      const reply = waiting.shift();
+      if (reply.error) throw new ApiError(reply.error);
+      if (reply.done) return;
+      yield reply;
+    }
+  } finally {
+    signal?.removeEventListener("abort", stop);
+    listeners.delete(call);
   }
 }
 

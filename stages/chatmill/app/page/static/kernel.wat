@@ -1,4 +1,4 @@
-;; The product of a matrix of int8 and a vector of float32, by SIMD. `products.js` has the same in JavaScript.
+;; The product of a matrix of int8 and a vector of float32, by SIMD.
 ;; kernel.wasm beside it is made by `wat2wasm kernel.wat`.
 (module
   (import "page" "memory" (memory 1))

@@ -5,8 +5,6 @@
  * heads, D channels of a head, V vocabulary, S tokens in the cache.
  */
 
-import { createProducts } from "./products.js";
-
 /** @typedef {{ name: string, rows: number, columns: number }} Tensor `rows` is 0 for a vector */
 /** @typedef {{ vocab_size: number, hidden_size: number, intermediate_size: number, num_hidden_layers: number,
  *   num_attention_heads: number, num_key_value_heads: number, head_dim: number, context: number,
@@ -14,8 +12,11 @@ import { createProducts } from "./products.js";
 /** @typedef {{ inputNorm: Float32Array, postNorm: Float32Array, q: Matrix, k: Matrix, v: Matrix, o: Matrix, gate: Matrix,
  *   up: Matrix, down: Matrix, queryNorm: Float32Array | undefined, keyNorm: Float32Array | undefined }} Layer */
 /** @typedef {{ w: number, scales: number, bias: Float32Array | null, rows: number, padded: number }} Matrix addresses */
+/** @typedef {(w: number, scales: number, x: number, y: number, rows: number, columns: number) => void} Multiply
+ *   y[r] = scales[r] * Σ w[r][c] * x[c]; the first four are addresses in bytes, and columns is a multiple of 16 */
 
 const LANES = 16; // columns are padded to a multiple of it
+const PAGE = 65536; // bytes of WebAssembly's memory
 const FIRST_CACHE = 256; // tokens that a cache has room for at first; it grows by doubling
 
 export class Model {
@@ -23,7 +24,7 @@ export class Model {
 
   /** @param {Shape} shape @param {Tensor[]} tensors in the order of `data`
    * @param {Uint8Array<ArrayBuffer>} data the vectors and scales, then the bytes of the matrices
-   * @param {Uint8Array<ArrayBuffer> | null} wasm
+   * @param {Uint8Array<ArrayBuffer>} wasm the bytes of kernel.wasm
    */
   constructor(shape, tensors, data, wasm) {
     this.shape = shape;
@@ -31,8 +32,8 @@ export class Model {
     const matrices = tensors.filter(({ rows }) => rows > 0);
     const sizes = matrices.map(({ rows, columns }) => rows * (padded(columns) + 4));
     const room = 4 * padded(widest); // of an input or an output
-    this.products = createProducts(2 * room + sizes.reduce((sum, size) => sum + size, 0), wasm);
-    const { buffer } = this.products;
+    const { buffer, multiply } = openKernel(2 * room + sizes.reduce((sum, size) => sum + size, 0), wasm);
+    this.multiply = multiply;
     this.input = new Float32Array(buffer, 0, padded(widest));
     this.output = new Float32Array(buffer, room, padded(widest));
     this.bytes = new Int8Array(buffer);
@@ -147,7 +148,7 @@ export class Model {
    * @param {Matrix} matrix
    */
   #multiply({ w, scales, bias, rows, padded: columns }) {
-    this.products.multiply(w, scales, 0, this.output.byteOffset, rows, columns);
+    this.multiply(w, scales, 0, this.output.byteOffset, rows, columns);
     const result = this.output.subarray(0, rows);
     if (bias) add(result, bias);
     return result;
@@ -255,6 +256,17 @@ export class Model {
     }
     this.scores = new Float32Array(wanted);
   }
+}
+
+/** Memory of `size` bytes, and the product in it. Browsers have WebAssembly's SIMD since 2023.
+ * @param {number} size
+ * @param {Uint8Array<ArrayBuffer>} wasm
+ * @returns {{ buffer: ArrayBuffer, multiply: Multiply }}
+ */
+export function openKernel(size, wasm) {
+  const memory = new WebAssembly.Memory({ initial: Math.ceil(size / PAGE) });
+  const { exports } = new WebAssembly.Instance(new WebAssembly.Module(wasm), { page: { memory } });
+  return { buffer: memory.buffer, multiply: /** @type {Multiply} */ (exports.multiply) };
 }
 
 /** @param {number} columns */

@@ -1,25 +1,19 @@
 // @ts-check
 /**
  * The chat page: which conversation is open, and what its controls do. A button of the page is in chat.html and its
- * action in `listen` below; those of an answer are in answer.js, those of a question in exchange.js.
+ * action in `listen` below; those of a question and its answers are in exchange.js.
  */
 
-import { ChatList, decoded } from "./chat_list.js";
-import { findWords } from "./chat_search.js";
-import { Composer } from "./composer.js";
-import { newConversation } from "./conversation.js";
-import { FileError, readLines } from "./training_lines.js";
-import { openHistory } from "./history.js";
+import { ChatList } from "./chat_list.js";
+import { ChatView } from "./chat_view.js";
+import { FileError, newConversation, readLines } from "./conversation.js";
+import { History } from "./history.js";
 import { Models } from "./models.js";
-import { hideNotice, showNotice, showProblem } from "./notice.js";
+import { copy, hideNotice, showNotice, showProblem } from "./notice.js";
 import { closeOverlayPanel, startPanels } from "./panels.js";
 import { Settings } from "./settings.js";
-import { copy } from "./announcer.js";
-import { ChatView } from "./chat_view.js";
-import { ApiError, fetchChat, onKeyNeeded } from "../shared/api.js";
-import { promptForKey, showKeys } from "../shared/dialogs.js";
-import { button, byId } from "../shared/dom.js";
-import { sentence } from "../shared/text_format.js";
+import { ApiError, fetchChat } from "../shared/api.js";
+import { button, byId, sentence } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
@@ -33,27 +27,25 @@ const nodes = {
   model: byId("model", HTMLSelectElement),
   beside: byId("beside", HTMLSelectElement),
 };
+const { model, beside } = nodes;
 const message = byId("message", HTMLTextAreaElement);
 const chosenFile = byId("import-file", HTMLInputElement);
-const { model, beside } = nodes;
 const models = new Models({ model, beside, about: byId("about-model", HTMLElement) });
 const settings = new Settings(byId("sampling", HTMLElement));
-const MAX_TEXT = 200_000; // bytes of a dropped file
-let sendsWhenReady = false; // a message was sent before the models were loaded
-const composer = new Composer(message, { send, back: () => models.all.length > 0 && chatView.editLast() });
-const history = await openHistory(); // the user may type meanwhile
+const history = new History();
 const list = new ChatList(byId("chat-list", HTMLElement), history, open);
-const chatView = new ChatView(nodes, { models, settings, history, onSaved, focus: () => composer.focus() });
+const chatView = new ChatView(nodes, { models, settings, history, onSaved, focus });
+let sendsWhenReady = false; // a message was sent before the models were loaded
 
 /** Open the conversation that the URL names, or a new one with the models that it names. */
 async function start() {
-  onKeyNeeded(promptForKey);
   startPanels();
   listen();
+  await history.open(); // the user may type meanwhile
   history.onChange(onOtherTabChange);
   await list.show();
   await connect();
-  if (document.activeElement === document.body) composer.focus();
+  if (document.activeElement === document.body) focus();
 }
 
 async function connect() {
@@ -106,18 +98,16 @@ function modelsInUrl() {
   return [model ?? models.all[0]?.id, beside].filter((id) => id !== undefined);
 }
 
-/** Open a saved conversation, where it has the words; without an id, a new one with the same models.
+/** Open a saved conversation; without an id, a new one with the same models.
  * @param {string | null} id
  */
-async function open(id, words = "") {
+async function open(id) {
   chatView.stop();
   const saved = id ? await history.get(id) : undefined;
-  const found = saved && words ? findWords(saved, words) : -1;
   window.history.pushState(null, "", id ? `#${id}` : location.pathname);
   show(saved ?? newConversation(models.chosen()));
-  if (found >= 0) chatView.scrollTo(found);
   closeOverlayPanel();
-  composer.focus();
+  focus();
 }
 
 /** @param {Conversation} conversation */
@@ -146,13 +136,25 @@ async function onOtherTabChange({ id, deleted }) {
   else if (saved) show(saved);
 }
 
-/** Send the message in the composer. */
+/** Send the message in the field. */
 function send() {
-  const { text } = composer;
+  const text = message.value;
   sendsWhenReady = !models.all.length;
   if (sendsWhenReady || !text.trim() || !chatView.isReady()) return;
-  composer.clear();
+  message.value = "";
+  fitMessage();
   chatView.ask(text);
+}
+
+/** Let the field of the message grow with its text. */
+function fitMessage() {
+  message.style.height = "auto";
+  message.style.height = `${message.scrollHeight + 2}px`; // with its border
+}
+
+/** Focus the message, unless that opens an on-screen keyboard, which covers half of the page. */
+function focus() {
+  if (matchMedia("(pointer: fine)").matches) message.focus();
 }
 
 /** Save a change of a conversation that was saved before. */
@@ -163,14 +165,13 @@ function saveChange() {
 function listen() {
   onClick("skip", (event) => (event.preventDefault(), message.focus())); // the URL stays as it is
   byId("composer", HTMLFormElement).addEventListener("submit", (event) => (event.preventDefault(), send()));
-  onClick("stop", () => (chatView.stop(), composer.focus()));
-  for (const id of ["new-chat", "new-chat-above"]) onClick(id, () => open(null));
-  const search = byId("search", HTMLInputElement);
-  search.addEventListener("input", () => list.search(search.value));
+  message.addEventListener("input", fitMessage);
+  message.addEventListener("keydown", onMessageKey);
+  onClick("stop", () => (chatView.stop(), focus()));
+  onClick("new-chat", () => open(null));
   onClick("import", () => chosenFile.click());
   onClick("export", () => list.exportAll());
   onClick("reset", () => settings.reset());
-  onClick("keys", () => showKeys());
   onClick("exchanges", copyCode);
   chosenFile.addEventListener("change", importChosen);
   nodes.system.addEventListener("input", () => (chatView.conversation.system = nodes.system.value));
@@ -180,14 +181,31 @@ function listen() {
   }
   addEventListener("popstate", () => (chatView.stop(), openFromUrl()));
   document.addEventListener("keydown", onEscape);
-  document.addEventListener("dragover", (event) => event.preventDefault());
-  document.addEventListener("drop", onDrop);
   document.addEventListener("visibilitychange", () => document.hidden && chatView.isRunning && chatView.save());
 }
 
 /** @param {string} id @param {(event: Event) => unknown} action */
 function onClick(id, action) {
   byId(id, HTMLElement).addEventListener("click", action);
+}
+
+/** Enter sends the message, and ↑ in an empty field edits the last one.
+ * @param {KeyboardEvent} event
+ */
+function onMessageKey(event) {
+  if (event.isComposing) return; // Enter may end a word in another script
+  if (event.key === "Enter" && !event.shiftKey) send();
+  else if (event.key !== "ArrowUp" || message.value || !chatView.editLast()) return;
+  event.preventDefault();
+}
+
+/** Escape closes the panel that covers the chat, or stops the answer.
+ * @param {KeyboardEvent} event
+ */
+function onEscape(event) {
+  if (event.key !== "Escape" || event.defaultPrevented || document.querySelector("dialog")) return;
+  if (closeOverlayPanel()) event.preventDefault();
+  else chatView.stop();
 }
 
 /** Copy the code whose button was pressed.
@@ -198,43 +216,9 @@ function copyCode({ target }) {
   copy(target.closest(".code")?.querySelector("code")?.textContent ?? "");
 }
 
-/** Put the texts of dropped files into the message; files of JSON lines are imported.
- * @param {DragEvent} event
- */
-async function onDrop(event) {
-  const files = [...(event.dataTransfer?.files ?? [])];
-  if (files.length) event.preventDefault();
-  for (const file of files) await takeDropped(file);
-}
-
-/** @param {File} file */
-async function takeDropped(file) {
-  if (file.name.endsWith(".jsonl")) return importFile(file);
-  if (file.size > MAX_TEXT) return showProblem(`${file.name}: over ${MAX_TEXT / 1000} kB: paste a part of it.`);
-  try {
-    composer.add(decoded(await file.arrayBuffer(), file.name));
-  } catch (error) {
-    if (!(error instanceof FileError || error instanceof DOMException)) throw error;
-    showProblem(error.message);
-  }
-}
-
-/** @param {File} file */
-function importFile(file) {
-  return list.importFile(file, chatView.conversation.models.slice(0, 1));
-}
-
-/** @param {KeyboardEvent} event */
-function onEscape(event) {
-  if (event.key !== "Escape" || event.defaultPrevented) return;
-  if (!chatView.isRunning || document.querySelector("dialog")) return;
-  event.preventDefault();
-  chatView.stop();
-}
-
 async function importChosen() {
   const file = chosenFile.files?.[0];
-  if (file) await importFile(file);
+  if (file) await list.importFile(file, chatView.conversation.models.slice(0, 1));
   chosenFile.value = "";
 }
 

@@ -1,32 +1,23 @@
 // @ts-check
-/** The list of the saved conversations, and their import and export. */
+/** The list of the saved conversations, and their import and export as training data. */
 
-import { hasWords, periodOf } from "./chat_search.js";
-import { exportChat, exportChats } from "./chat_export.js";
-import { latestFirst } from "./history.js";
+import { FileError, readLines, titleOf, toLines } from "./conversation.js";
 import { hideNotice, showNotice, showProblem } from "./notice.js";
-import { FileError, readLines } from "./training_lines.js";
-import { askForText } from "../shared/dialogs.js";
 import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Conversation} Conversation */
 
-const PAGE = 100; // conversations that are listed at once
 const MAX_BYTES = 10_000_000; // of a file to import
 
-/** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted, and
- * with the words that were searched for. */
+/** The list inside a node; `open` is called with the id of the chosen conversation, or null if that was deleted. */
 export class ChatList {
-  #shown = PAGE;
-  #words = ""; // that the listed conversations contain
-
   /** @type {string | null} */
   #current = null;
 
   /**
    * @param {HTMLElement} node
    * @param {import("./history.js").History} history
-   * @param {(id: string | null, words?: string) => unknown} open
+   * @param {(id: string | null) => unknown} open
    */
   constructor(node, history, open) {
     this.node = node;
@@ -37,50 +28,13 @@ export class ChatList {
   /** Show the saved conversations; `current` is the id of the open one. */
   async show(current = this.#current) {
     this.#current = current;
-    const titles = await this.#found();
-    const listed = titles.slice(0, this.#shown);
-    const rows = this.#rows(listed);
-    const more = titles.length - listed.length;
-    const label = `Show ${Math.min(more, PAGE)} of ${more} more`;
-    if (more > 0) rows.push(element("li", {}, button(label, () => this.#more())));
-    const none = this.#words ? "No chat has these words." : "No chats yet.";
-    this.node.replaceChildren(...(rows.length ? rows : [element("li", { className: "hint" }, none)]));
+    const rows = (await this.history.all()).map((conversation) => this.#row(conversation));
+    this.node.replaceChildren(...(rows.length ? rows : [element("li", { className: "hint" }, "No chats yet.")]));
   }
 
-  /** List the conversations that contain each of these words, or all of them.
-   * @param {string} words
-   */
-  search(words) {
-    this.#words = words.trim();
-    this.#shown = PAGE;
-    return this.show();
-  }
-
-  async #found() {
-    const titles = await this.history.titles();
-    if (!this.#words) return titles;
-    const all = await this.history.all();
-    const ids = new Set(all.filter((one) => hasWords(one, this.#words)).map(({ id }) => id));
-    return titles.filter(({ id }) => ids.has(id));
-  }
-
-  /** The rows of titles, under the periods in which they were changed.
-   * @param {import("./history.js").Title[]} titles
-   */
-  #rows(titles) {
-    const now = Date.now();
-    const periods = titles.map(({ updated }) => periodOf(updated, now));
-    return titles.flatMap((title, index) => {
-      const row = this.#row(title);
-      const begins = periods[index] !== periods[index - 1];
-      return begins ? [element("li", { className: "period" }, periods[index]), row] : [row];
-    });
-  }
-
-  /** Export all conversations as one file. */
+  /** Download all conversations as one file. */
   async exportAll() {
-    const all = await this.history.all();
-    await exportChats(all.sort(latestFirst));
+    download(await this.history.all(), "chats");
   }
 
   /** Import the conversations of a file of JSON lines: all of them, or none if the file has an error.
@@ -103,53 +57,35 @@ export class ChatList {
     }
   }
 
-  /** @param {import("./history.js").Title} title */
-  #row({ id, title }) {
-    const isOpen = id === this.#current;
-    const opens = () => this.open(id, this.#words);
-    const name = button(title, opens, { className: "title", ariaCurrent: isOpen ? "page" : null });
-    const actions = /** @type {[string, string, () => unknown][]} */ ([
-      ["✎", "Rename", () => this.#rename(id, title)],
-      ["↓", "Export", () => this.#exportOne(id)],
-      ["×", "Delete", () => this.#remove(id, title)],
-    ]);
-    const buttons = actions.map(([sign, does, action]) =>
-      button(sign, action, { className: "quiet", title: does, "aria-label": `${does} ${title}` }),
-    );
-    return element("li", { className: isOpen ? "chat open" : "chat" }, name, ...buttons);
+  /** @param {Conversation} conversation */
+  #row(conversation) {
+    const title = titleOf(conversation);
+    const isOpen = conversation.id === this.#current;
+    const name = button(title, () => this.open(conversation.id), {
+      className: "title",
+      ariaCurrent: isOpen ? "page" : null,
+    });
+    const save = button("↓", () => download([conversation], "chat"), {
+      className: "quiet",
+      title: "Export",
+      "aria-label": `Export ${title}`,
+    });
+    const remove = button("×", () => this.#remove(conversation), {
+      className: "quiet",
+      title: "Delete",
+      "aria-label": `Delete ${title}`,
+    });
+    return element("li", { className: isOpen ? "chat open" : "chat" }, name, save, remove);
   }
 
-  /** @param {string} id @param {string} title */
-  async #rename(id, title) {
-    const name = await askForText("Rename this chat", "Name", title);
-    const conversation = name === null ? undefined : await this.history.get(id);
-    if (!conversation || name === null) return;
-    conversation.name = name.trim();
-    await this.history.put(conversation);
-    await this.show();
-    if (id === this.#current) this.open(id, this.#words);
-  }
-
-  #more() {
-    this.#shown += PAGE;
-    return this.show();
-  }
-
-  /** @param {string} id */
-  async #exportOne(id) {
-    const conversation = await this.history.get(id);
-    if (conversation) await exportChat(conversation);
-  }
-
-  /** @param {string} id @param {string} title */
-  async #remove(id, title) {
-    const conversation = await this.history.get(id);
-    const wasOpen = id === this.#current;
-    await this.history.remove(id);
+  /** @param {Conversation} conversation */
+  async #remove(conversation) {
+    const wasOpen = conversation.id === this.#current;
+    await this.history.remove(conversation.id);
     await this.show();
     if (wasOpen) this.open(null);
-    const undo = button("Undo", () => conversation && this.#restore(conversation, wasOpen));
-    showNotice(`“${title}” is deleted.`, undo);
+    const undo = button("Undo", () => this.#restore(conversation, wasOpen));
+    showNotice(`“${titleOf(conversation)}” is deleted.`, undo);
     undo.focus();
   }
 
@@ -162,11 +98,23 @@ export class ChatList {
   }
 }
 
-/** The text of a file. Throws FileError if it is not UTF-8.
- * @param {ArrayBuffer} bytes
- * @param {string} name
+/** Download conversations as training data. The name is like those that the terminal gives: chat-20260131-154500.jsonl.
+ * @param {Conversation[]} conversations
+ * @param {string} stem
  */
-export function decoded(bytes, name) {
+function download(conversations, stem) {
+  const lines = toLines(conversations);
+  if (!lines) return showNotice("There is nothing to export: no question has been answered yet.");
+  const now = new Date();
+  const local = new Date(now.getTime() - now.getTimezoneOffset() * 60_000).toISOString();
+  const time = local.slice(0, 19).replaceAll(/[-:]/g, "").replace("T", "-");
+  const url = URL.createObjectURL(new Blob([lines], { type: "application/octet-stream" }));
+  element("a", { href: url, download: `${stem}-${time}.jsonl` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000); // when the browser has read it
+}
+
+/** @param {ArrayBuffer} bytes @param {string} name */
+function decoded(bytes, name) {
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
   } catch {

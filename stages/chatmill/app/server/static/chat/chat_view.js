@@ -1,13 +1,11 @@
 // @ts-check
 /** The open conversation: its messages and answers on the page, and saving it. */
 
-import { streamInto } from "./answer.js";
 import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } from "./conversation.js";
-import { ExchangeView } from "./exchange.js";
-import { hideNotice, showNotice, showProblem } from "./notice.js";
-import { emptyChat } from "./empty_chat.js";
-import { announce, copy, clearAnnouncements } from "./announcer.js";
-import { button } from "../shared/dom.js";
+import { ExchangeView, streamInto } from "./exchange.js";
+import { nameOf } from "./models.js";
+import { announce, clearAnnouncements, copy, showNotice, showProblem } from "./notice.js";
+import { element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("./conversation.js").Conversation} Conversation */
@@ -18,7 +16,6 @@ import { button } from "../shared/dom.js";
  *   history: import("./history.js").History, onSaved: (conversation: Conversation) => Promise<void>,
  *   focus: () => void }} Parts `onSaved` is called after a conversation was saved, `focus` to focus the composer */
 
-const SOME_CHANCE = 0.8; // a temperature at which answers differ
 const NEAR = 60; // pixels from the end within which the page scrolls with a growing answer
 
 /** The view of a conversation with one model, or with two side by side. */
@@ -40,7 +37,6 @@ export class ChatView {
     this.focus = focus;
   }
 
-  /** Whether an answer is running. */
   get isRunning() {
     return this.#running.size > 0;
   }
@@ -72,18 +68,13 @@ export class ChatView {
     const { exchanges } = this.conversation;
     this.conversation.models = models;
     for (const { answers } of exchanges) {
-      models.forEach((_, column) => (answers[column] ??= structuredClone(answers[0])));
+      for (const column of models.keys()) answers[column] ??= structuredClone(answers[0]);
     }
     this.#views = exchanges.map((exchange) => this.#view(exchange));
     this.nodes.exchanges.replaceChildren(...this.#views.map(({ node }) => node));
     this.showModels();
     this.#showState();
     this.nodes.scroller.scrollTop = this.nodes.scroller.scrollHeight;
-  }
-
-  /** Scroll to an exchange. @param {number} index */
-  scrollTo(index) {
-    this.#views[index].node.scrollIntoView();
   }
 
   /** Show the models of the conversation, and the defaults of the first. */
@@ -125,7 +116,6 @@ export class ChatView {
     return true;
   }
 
-  /** Stop the running answers. */
   stop() {
     for (const controller of this.#running.values()) controller.abort();
   }
@@ -164,12 +154,12 @@ export class ChatView {
     if (!this.isRunning) clearAnnouncements();
     this.#running.set(answer, controller);
     this.#showState();
-    shown?.begin(this.models.find(answer.model)?.loaded ? "waiting …" : `loading ${answer.model} …`);
+    shown.begin(this.models.find(answer.model)?.loaded ? "waiting …" : `loading ${answer.model} …`);
     try {
-      await streamInto(answer, request, controller.signal, () => (shown?.changed(), this.#follow()));
+      await streamInto(answer, request, controller.signal, () => (shown.changed(), this.#follow()));
     } finally {
       this.#running.delete(answer);
-      shown?.finish();
+      shown.finish();
     }
     this.#follow();
     this.#showState();
@@ -226,17 +216,11 @@ export class ChatView {
     if (after.problem && !hasText(after) && hasText(before)) {
       answers[column] = before;
       before.problem = after.problem;
-    } else if (hasText(before) && textOf(after.parts) === textOf(before.parts)) this.#offerChance();
+    } else if (this.settings.isGreedy && textOf(after.parts) === textOf(before.parts)) {
+      showNotice("At temperature 0 the same message has the same answer: raise it in the settings for another one.");
+    }
     view.showAnswer(column);
     await this.save();
-  }
-
-  /** Say why an answer is the same again, and offer what changes that. */
-  #offerChance() {
-    if (this.settings.temperature) return;
-    const change = () => (this.settings.set("temperature", SOME_CHANCE), hideNotice());
-    const offer = button(`Set temperature ${SOME_CHANCE}`, change);
-    showNotice("At temperature 0 the same message has the same answer.", offer);
   }
 
   /** @param {ExchangeView} view @param {number} column */
@@ -265,8 +249,10 @@ export class ChatView {
     document.body.classList.toggle("running", this.isRunning);
     send.hidden = model.disabled = beside.disabled = this.isRunning;
     stop.hidden = !this.isRunning;
-    const asks = (/** @type {string} */ prompt) => this.ask(prompt);
-    start.replaceChildren(...(this.#views.length ? [] : [emptyChat(this.conversation.models, asks)]));
+    const names = this.conversation.models.map(nameOf).join(" and ");
+    const heading = element("h2", {}, names ? `Chat with ${names}` : "Chat");
+    start.replaceChildren(heading, element("p", {}, "A small model knows only what it was trained on."));
+    start.hidden = this.#views.length > 0;
   }
 
   /** Scroll to the end, unless the user has scrolled back. */

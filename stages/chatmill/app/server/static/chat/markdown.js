@@ -1,33 +1,53 @@
 // @ts-check
-/** Markdown as a tree of elements, made from the tokens of the library markdown-it.
+/** Markdown as a tree of elements, made from the tokens of the library markdown-it, and as nodes while a text grows.
  *
- *     "a *b*" → [{ start: 0, line: 0, node: { name: "p", attributes: {}, children: ["a ", { name: "em", … }] } }]
+ *     "a *b*" → [{ start: 0, node: { name: "p", attributes: {}, children: ["a ", { name: "em", … }] } }]
  *
  * The library itself writes HTML, but no text of a model may become HTML. This module makes elements of a fixed list
  * from the library's tokens, with text inside. HTML stays text, links lead only to web and mail addresses, and an image
  * becomes a link. References and underlined headings are not supported, because they depend on text that comes later:
- * without them, a growing text is parsed again from its last block only.
+ * without them, a growing text is parsed again from its last blocks only.
  */
 
 import MarkdownIt from "../vendor/markdown-it.esm.min.mjs";
 
 /** @typedef {import("../vendor/markdown-it.esm.min.mjs").Token} Token */
-/** @typedef {import("../vendor/markdown-it.esm.min.mjs").StateBlock} StateBlock */
 /** @typedef {{ name: string, attributes: Record<string, string>, children: Tree[] }} Branch an element */
 /** @typedef {Branch | string} Tree an element, or text */
-/** @typedef {{ start: number, line: number, node: Branch }} Block an element, and the character and line where it starts */
+/** @typedef {{ start: number, node: Branch }} Block an element, and the character where it starts */
 
-const MAX_LEVELS = 16; // nested lists (two levels each) and quotes; deeper ones are text
-const MAX_OPEN = 40; // nested elements; deeper ones are left out, and their text is kept
-const MAX_COLUMNS = 200; // of a table whose head is incomplete
+const MAX_NESTED = 40; // lists (two levels each), quotes and marks inside of one another; deeper marks are left out
 const SAFE_LINK = /^(https?:\/\/|mailto:)/i;
 const NEW_TAB = { target: "_blank", rel: "noopener noreferrer" };
 const LINE_END = /\r\n?|\n/g;
-const FENCE_START = /^((?:[ \t>]|[-*+] |\d{1,9}[.)] )*)(?:`+|~+)[ \t]*$/; // may start or end a code block
-const ROW = /^ {0,3}\|/;
-const DELIMITER_START = /^ {0,3}(\|[ \t:|-]*)?$/;
 
 const parser = newParser();
+
+/** A growing text as children of `node`; all but its last two blocks are built once. */
+export class MarkdownView {
+  #closed = 0; // the position after which blocks may still change
+  #complete = 0; // the number of nodes before those of the open blocks
+  /** @type {Tree[]} */
+  #open = []; // the trees of the open blocks
+
+  /** @param {Element} node */
+  constructor(node) {
+    this.node = node;
+  }
+
+  /** Show a text that starts with the text shown before.
+   * @param {string} text
+   */
+  update(text) {
+    const blocks = blocksOf(text, this.#closed);
+    const trees = blocks.map(({ node }) => node);
+    patch(this.node, this.#open, trees, this.#complete);
+    const settled = Math.max(blocks.length - 2, 0); // the last may become a part of the one before
+    this.#complete += settled;
+    this.#open = trees.slice(settled);
+    this.#closed = blocks[settled]?.start ?? this.#closed;
+  }
+}
 
 /** The blocks of a text from a position, at which a block must start.
  * @param {string} text
@@ -43,45 +63,17 @@ export function blocksOf(text, position = 0) {
     tokens.push(token);
     if (token.level > 0 || token.nesting > 0) continue;
     const line = tokens[0].map?.[0] ?? 0;
-    blocks.push({ start: position + starts[line], line, node: /** @type {Branch} */ (treesOf(tokens)[0]) });
+    blocks.push({ start: position + starts[line], node: /** @type {Branch} */ (treesOf(tokens)[0]) });
     tokens = [];
   }
   return blocks;
 }
 
-/** The blocks of a text that is still growing, shown as they will look when the text is complete.
- *
- * A last line of backticks is held back, and the head of a table is shown as a table before its second line is there.
- * @param {string} text
- * @param {number} position
- * @returns {Block[]}
- */
-export function blocksSoFar(text, position = 0) {
-  const end = text.lastIndexOf("\n") + 1;
-  const fence = FENCE_START.exec(text.slice(end));
-  const shown = fence ? text.slice(0, end) + fence[1].trimEnd() : text;
-  const blocks = blocksOf(shown, position);
-  const last = blocks.at(-1);
-  const table = last?.node.name === "p" ? asTable(shown.slice(last.start)) : null;
-  if (!last || table === null) return blocks;
-  const more = blocksOf(shown.slice(0, last.start) + table, last.start);
-  return [...blocks.slice(0, -1), ...more.map((block) => ({ ...block, line: block.line + last.line }))];
-}
-
-/** The number of lines of a text, from a position.
- * @param {string} text
- * @param {number} position
- */
-export function countLines(text, position = 0) {
-  return text.slice(position).split(LINE_END).length;
-}
-
 function newParser() {
-  const parser = new MarkdownIt({ html: false, linkify: true, typographer: false, maxNesting: 100 });
+  const parser = new MarkdownIt({ html: false, linkify: true, typographer: false, maxNesting: MAX_NESTED });
   parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
   parser.disable(["code", "entity", "lheading", "reference"]);
   parser.validateLink = (url) => SAFE_LINK.test(url.trim());
-  parser.block.ruler.before("table", "too_deep", limitNesting);
   parser.inline.State = class extends parser.inline.State {
     /** A star inside a word is no markup, like an underscore, so that `2*3*4` keeps its stars.
      * @override
@@ -94,23 +86,6 @@ function newParser() {
   return parser;
 }
 
-/** A rule of the library that makes a paragraph of a block that is nested too deep.
- * @param {StateBlock} state
- * @param {number} begin
- * @param {number} end
- */
-function limitNesting(state, begin, end) {
-  if (state.level < MAX_LEVELS) return false;
-  let next = begin + 1;
-  while (next < end && (state.sCount[next] < 0 || state.sCount[next] >= state.blkIndent)) next += 1;
-  state.line = next;
-  state.push("paragraph_open", "p", 1).map = [begin, next];
-  const inline = state.push("inline", "", 0);
-  Object.assign(inline, { content: state.getLines(begin, next, state.blkIndent, false).trim(), children: [] });
-  state.push("paragraph_close", "p", -1);
-  return true;
-}
-
 /** The trees of the library's tokens.
  * @param {Token[]} tokens
  * @returns {Tree[]}
@@ -119,12 +94,12 @@ function treesOf(tokens) {
   const root = /** @type {Tree[]} */ ([]);
   const open = [root]; // the children of each element that is open
   let links = 0;
-  for (const token of tokens.flatMap((one) => one.children && one.type === "inline" ? one.children : [one])) {
+  for (const token of tokens.flatMap((one) => (one.children && one.type === "inline" ? one.children : [one]))) {
     const siblings = open[open.length - 1];
     if (token.type.startsWith("link_")) links += token.nesting;
     if (token.nesting < 0) open.pop();
     else if (token.nesting === 0) add(siblings, leafOf(token, links > 0));
-    else open.push(open.length > MAX_OPEN ? siblings : openElement(siblings, token));
+    else open.push(open.length > MAX_NESTED ? siblings : openElement(siblings, token));
   }
   return root;
 }
@@ -153,7 +128,7 @@ function openElement(siblings, token) {
 /** @param {Token} token */
 function branchOf(token) {
   const { type, tag } = token;
-  if (type === "heading_open") return branch(`h${Math.min(Number(tag[1]) + 2, 6)}`);
+  if (type === "heading_open") return branch(`h${Math.min(Number(tag[1]) + 2, 6)}`); // below those of the page
   if (type === "link_open") return link(token.attrGet("href"), token.attrGet("title"));
   if (type === "ordered_list_open") return branch("ol", { start: String(token.attrGet("start") ?? 1) });
   const side = /text-align:(\w+)/.exec(token.attrGet("style") ?? "")?.[1];
@@ -188,7 +163,7 @@ function link(address, title) {
 function code(language, text) {
   const copy = { type: "button", class: "quiet", "aria-label": "Copy this code", "data-copy": "code" };
   const bar = [branch("span", {}, language || "code"), branch("button", copy, "Copy")];
-  const lines = branch("pre", { tabindex: "0" }, branch("code", language ? { "data-language": language } : {}, text));
+  const lines = branch("pre", { tabindex: "0" }, branch("code", {}, text));
   return branch("div", { class: "code" }, branch("div", { class: "code-bar" }, ...bar), lines);
 }
 
@@ -197,15 +172,37 @@ function branch(name, attributes = {}, ...children) {
   return { name, attributes, children };
 }
 
-/** A paragraph that ends with the head of a table, with the line added that makes it a table; null for any other.
- * @param {string} paragraph
+/** Change the children of a node, from `first` on, from showing `before` to showing `after`. What is the same stays,
+ * with its focus, its selection and how far it is scrolled.
+ * @param {Node} node
+ * @param {Tree[]} before
+ * @param {Tree[]} after
  */
-function asTable(paragraph) {
-  const lines = paragraph.split(LINE_END);
-  if (lines.length > 1 && DELIMITER_START.test(lines[lines.length - 1])) lines.pop();
-  const head = lines[lines.length - 1];
-  if (!ROW.test(head) || (lines.length > 1 && ROW.test(lines[lines.length - 2]))) return null;
-  if (head.trim() === "|") return lines.slice(0, -1).join("\n");
-  const columns = head.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/).length;
-  return columns > MAX_COLUMNS ? null : [...lines, "|-".repeat(columns)].join("\n");
+function patch(node, before, after, first = 0) {
+  for (const [index, tree] of after.entries()) {
+    const child = node.childNodes[first + index];
+    const old = before[index];
+    if (old === tree) continue;
+    if (old === undefined) node.appendChild(build(tree));
+    else if (typeof tree === "string" || typeof old === "string" || !isSameElement(old, tree)) {
+      if (child instanceof Text && typeof tree === "string" && tree.startsWith(child.data)) {
+        child.appendData(tree.slice(child.data.length));
+      } else child.replaceWith(build(tree));
+    } else patch(child, old.children, tree.children);
+  }
+  while (node.childNodes.length > first + after.length) node.lastChild?.remove();
+}
+
+/** @param {Branch} one @param {Branch} other */
+function isSameElement(one, other) {
+  return one.name === other.name && JSON.stringify(one.attributes) === JSON.stringify(other.attributes);
+}
+
+/** @param {Tree} tree @returns {ChildNode} */
+function build(tree) {
+  if (typeof tree === "string") return document.createTextNode(tree);
+  const node = document.createElement(tree.name);
+  for (const [name, value] of Object.entries(tree.attributes)) node.setAttribute(name, value);
+  node.append(...tree.children.map(build));
+  return node;
 }

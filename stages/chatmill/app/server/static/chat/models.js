@@ -1,11 +1,13 @@
 // @ts-check
-/** The models that can be chosen, and the description of the chosen one. */
+/** The models that can be chosen, their names, and the description of the chosen one. */
 
-import { describeModel, learnModels, nameOf } from "./model_description.js";
 import { fetchModels, findRuns } from "../shared/api.js";
 import { element } from "../shared/dom.js";
 
 /** @typedef {import("../shared/api.js").Model} Model */
+
+/** @type {Record<string, string>} */
+const OF_PROJECT = { "data/export/onnx": "this project's model", "data/model": "this project's model in PyTorch" };
 
 /** The two selects of models, and the description of the first model. */
 export class Models {
@@ -24,11 +26,9 @@ export class Models {
    */
   async load(requested = []) {
     this.all = await fetchModels();
-    if (requested.some((id) => id && !this.find(id))) {
-      await findRuns();
-      this.all = await fetchModels();
-    }
-    learnModels(this.all);
+    if (requested.every((id) => this.find(id))) return;
+    await findRuns();
+    this.all = await fetchModels();
   }
 
   /** The model with an id; undefined if the server has none.
@@ -56,6 +56,32 @@ export class Models {
   chosen() {
     return [this.model.value, this.beside.value].filter(Boolean);
   }
+}
+
+/** What a model is called on the page: a folder's last name, or that of a run.
+ * @param {string} id
+ */
+export function nameOf(id) {
+  return Object.hasOwn(OF_PROJECT, id) ? OF_PROJECT[id] : id.replace(/[\\/]+$/, "").replace(/^.*[\\/](?=.)/, "");
+}
+
+/** Names and values of a model's properties; unknown ones are left out.
+ * @param {Model | undefined} model
+ * @returns {[string, string][]}
+ */
+export function describeModel(model) {
+  if (!model) return [];
+  /** @type {[string, string | undefined | false | 0][]} */
+  const rows = [
+    ["Path or run", model.id],
+    ["Runs on", [model.engine, model.device].filter(Boolean).join(", ")],
+    ["Size", model.size && `${(model.size / 1e6).toLocaleString("en", { maximumFractionDigits: 1 })} MB`],
+    ["Context", model.max_model_len && `${model.max_model_len.toLocaleString("en")} tokens`],
+    ["Template", model.template],
+    ["Tools", model.tools?.join(", ") || (model.loaded && "none")],
+    ["Loaded", !model.loaded && "with its first answer"],
+  ];
+  return rows.flatMap(([name, value]) => (value ? [[name, value]] : []));
 }
 
 /** @param {Model} model */

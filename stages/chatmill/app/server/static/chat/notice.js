@@ -1,15 +1,14 @@
 // @ts-check
-/** The notice above the chat. */
+/** What the page tells the user: a notice above the chat, and announcements for screen readers. */
 
 import { button, byId, element, withCode } from "../shared/dom.js";
-
-const node = byId("notice", HTMLElement);
 
 /** Show a text, followed by the nodes `more`, until it is closed.
  * @param {string} text
  * @param {...Node} more
  */
 export function showNotice(text, ...more) {
+  const node = byId("notice", HTMLElement);
   node.classList.remove("bad");
   const close = button("Close", hideNotice, { className: "quiet" });
   node.replaceChildren(element("span", {}, ...withCode(text)), ...more, close);
@@ -22,11 +21,33 @@ export function showNotice(text, ...more) {
  */
 export function showProblem(text, ...more) {
   showNotice(text, ...more);
-  node.classList.add("bad");
+  byId("notice", HTMLElement).classList.add("bad");
 }
 
-/** Hide the notice. */
 export function hideNotice() {
-  node.hidden = true;
-  node.replaceChildren();
+  byId("notice", HTMLElement).hidden = true;
+}
+
+/** Have screen readers say a text, after those that they were given since `clearAnnouncements`.
+ * @param {string} text
+ */
+export function announce(text) {
+  byId("announcer", HTMLElement).append(element("p", {}, text));
+}
+
+export function clearAnnouncements() {
+  byId("announcer", HTMLElement).replaceChildren();
+}
+
+/** Copy a text to the clipboard, and announce it.
+ * @param {string} text
+ */
+export async function copy(text) {
+  clearAnnouncements();
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied.");
+  } catch {
+    showProblem("The browser does not let this page copy."); // a page without encryption may not
+  }
 }

@@ -1,19 +1,29 @@
 // @ts-check
 /** The tokens of a prompt and its answer, each marked by its probability. */
 
-import { classOf, hex, percent, STEPS, visible, markToolOutput } from "./token_text.js";
 import { fetchTokens } from "../shared/api.js";
-import { element } from "../shared/dom.js";
-import { pluralize } from "../shared/text_format.js";
+import { element, pluralize } from "../shared/dom.js";
 
 /** @typedef {import("../shared/api.js").Candidate} Candidate */
-/** @typedef {import("./token_text.js").WrittenToken} WrittenToken */
+/** @typedef {import("../shared/api.js").Token} Token */
+/** @typedef {Token & { given: boolean }} WrittenToken and whether it is the tool's output */
 
 const MARGIN = 8; // pixels between the card and the edge of the window
+const OUTPUT_START = "<|output_start|>";
+const OUTPUT_END = "<|output_end|>";
+/** @type {Record<string, string>} */
+const MARKS = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍" };
 
-const card = element("div", { id: "token-card", popover: "manual", role: "tooltip" });
-/** @type {ReturnType<typeof setTimeout> | undefined} */
-let hiding;
+/** The least probability of each step and its name; the marks are in chat.css.
+ * @type {[number, string][]}
+ */
+const STEPS = [
+  [0.9, "≥ 90 %"],
+  [0.5, "50–90 %"],
+  [0.2, "20–50 %"],
+  [0.05, "5–20 %"],
+  [0, "< 5 %"],
+];
 
 /** Show the tokens of an answer in a node, when they are loaded. Throws ApiError.
  * @param {import("./conversation.js").Answer} answer
@@ -22,10 +32,25 @@ let hiding;
 export async function showTokens(answer, node) {
   node.replaceChildren(element("p", { className: "hint" }, "loading the tokens …"));
   const tokens = markToolOutput(await fetchTokens(answer.model, [...answer.promptIds, ...answer.ids]));
+  const card = new Card();
   const prompt = tokens.slice(0, answer.promptIds.length);
   const generated = tokens.slice(answer.promptIds.length);
-  node.replaceChildren(legend(tokens), tokenList("Prompt", prompt), tokenList("Answer", generated));
-  document.body.append(card);
+  const lists = [tokenList("Prompt", prompt, card), tokenList("Answer", generated, card)];
+  node.replaceChildren(legend(tokens), ...lists, card.node);
+}
+
+/** The tokens, with `given` set for those of a tool's output, which the model did not choose.
+ * @param {Token[]} tokens
+ * @returns {WrittenToken[]}
+ */
+export function markToolOutput(tokens) {
+  let given = false;
+  return tokens.map((token) => {
+    given ||= token.control === OUTPUT_START;
+    const marked = { ...token, given };
+    given &&= token.control !== OUTPUT_END;
+    return marked;
+  });
 }
 
 /** @param {WrittenToken[]} tokens */
@@ -36,96 +61,77 @@ function legend(tokens) {
   return element("div", { className: "legend" }, "Probability:", element("ul", {}, ...steps), hint);
 }
 
-/** @param {string} name @param {WrittenToken[]} tokens */
-function tokenList(name, tokens) {
+/** A list in which Tab reaches one token, and the arrow keys the others.
+ * @param {string} name @param {WrittenToken[]} tokens @param {Card} card
+ */
+function tokenList(name, tokens, card) {
   const list = element("ol", { className: "tokens", "aria-label": `Tokens of the ${name.toLowerCase()}` });
-  tokens.forEach((token, index) => list.append(tokenItem(token, index === 0)));
-  list.addEventListener("keydown", (event) => onArrowKey(event, list));
-  const heading = element("h3", {}, `${name}: ${pluralize(tokens.length, "token")}`);
-  return element("section", {}, heading, list);
+  const nodes = tokens.map((token) => tokenButton(token, card));
+  nodes.forEach((node, index) => {
+    node.tabIndex = index ? -1 : 0;
+    const endsLine = tokens[index].bytes.at(-1) === 10 && !tokens[index].control;
+    list.append(element("li", endsLine ? { className: "ends-line" } : {}, node));
+  });
+  list.addEventListener("keydown", (event) => {
+    const at = nodes.findIndex((node) => node === event.target);
+    /** @type {Record<string, number>} */
+    const places = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: nodes.length - 1 };
+    const next = nodes[places[event.key]];
+    if (!next) return;
+    event.preventDefault();
+    nodes[at].tabIndex = -1;
+    next.tabIndex = 0;
+    next.focus();
+  });
+  return element("section", {}, element("h3", {}, `${name}: ${pluralize(tokens.length, "token")}`), list);
 }
 
-/** @param {WrittenToken} token @param {boolean} isFirst */
-function tokenItem(token, isFirst) {
-  const name = `${visible(token)}, id ${token.id}${token.logprob === null ? "" : `, ${percent(token.logprob)}`}`;
-  const node = element(
-    "button",
-    { type: "button", className: `token ${classOf(token)}`, tabIndex: isFirst ? 0 : -1, "aria-label": name },
-    visible(token),
-  );
-  node.onpointerenter = node.onfocus = () => showCard(token, node);
-  node.onpointerleave = () => (hiding = setTimeout(hideCard, 150)); // time to reach the card
-  node.onblur = hideCard;
-  const endsLine = token.bytes.at(-1) === 10 && !token.control;
-  return element("li", endsLine ? { className: "ends-line" } : {}, node);
+/** @param {WrittenToken} token @param {Card} card */
+function tokenButton(token, card) {
+  const text = visible(token);
+  const name = `${text}, id ${token.id}${token.logprob === null ? "" : `, ${percent(token.logprob)}`}`;
+  const look = { type: "button", className: `token ${classOf(token)}`, "aria-label": name };
+  const node = element("button", look, text);
+  node.onpointerenter = node.onfocus = () => card.show(token, node);
+  node.onpointerleave = () => card.hideSoon();
+  node.onblur = () => card.hide();
+  return node;
 }
 
-/** Move the focus with the arrow keys; only one token of a list can be reached with Tab.
- * @param {KeyboardEvent} event
- * @param {HTMLElement} list
- */
-function onArrowKey(event, list) {
-  const nodes = [...list.querySelectorAll("button")];
-  const at = nodes.findIndex((node) => node === event.target);
-  const last = nodes.length - 1;
-  /** @type {Record<string, () => number>} */
-  const steps = { ArrowRight: () => at + 1, ArrowLeft: () => at - 1, Home: () => 0, End: () => last };
-  /** @type {Record<string, () => number>} */
-  const lines = { ArrowDown: () => tokenInNextRow(nodes, at, 1), ArrowUp: () => tokenInNextRow(nodes, at, -1) };
-  const to = { ...steps, ...lines }[event.key]?.();
-  if (event.key === "Escape" && card.matches(":popover-open")) {
-    event.stopPropagation();
-    hideCard();
+/** What is known of the token under the pointer, or with the focus. */
+class Card {
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #hiding;
+  node = element("div", { id: "token-card", popover: "manual", role: "tooltip" });
+
+  constructor() {
+    this.node.onpointerenter = () => clearTimeout(this.#hiding);
+    this.node.onpointerleave = () => this.hide();
   }
-  if (to === undefined) return;
-  event.preventDefault();
-  const next = nodes[Math.min(Math.max(to, 0), last)];
-  nodes[at].tabIndex = -1;
-  next.tabIndex = 0;
-  next.focus();
-}
 
-/** The index of the token in the next or previous row that is nearest to a token.
- * @param {HTMLElement[]} nodes
- * @param {number} at
- * @param {1 | -1} direction
- */
-function tokenInNextRow(nodes, at, direction) {
-  const { left, top } = nodes[at].getBoundingClientRect();
-  let best = at;
-  /** @type {number | null} */
-  let line = null;
-  for (let index = at + direction; nodes[index]; index += direction) {
-    const box = nodes[index].getBoundingClientRect();
-    if (Math.abs(box.top - top) < box.height / 2) continue;
-    line ??= box.top;
-    if (box.top !== line) break;
-    const nearest = nodes[best].getBoundingClientRect();
-    if (best === at || Math.abs(box.left - left) < Math.abs(nearest.left - left)) best = index;
+  /** @param {WrittenToken} token @param {HTMLElement} at */
+  show(token, at) {
+    clearTimeout(this.#hiding);
+    this.node.replaceChildren(...details(token));
+    at.setAttribute("aria-describedby", this.node.id);
+    this.node.togglePopover(true);
+    addEventListener("scroll", () => this.hide(), { capture: true, once: true });
+    const box = at.getBoundingClientRect();
+    const { offsetWidth: width, offsetHeight: height } = this.node;
+    const isAbove = box.bottom + height + MARGIN > innerHeight && box.top > height + MARGIN;
+    this.node.style.left = `${Math.max(MARGIN, Math.min(box.left, innerWidth - width - MARGIN))}px`;
+    this.node.style.top = `${isAbove ? box.top - height - 4 : box.bottom + 4}px`;
   }
-  return best;
-}
 
-/** @param {WrittenToken} token @param {HTMLElement} node */
-function showCard(token, node) {
-  clearTimeout(hiding);
-  card.replaceChildren(...details(token));
-  node.setAttribute("aria-describedby", card.id);
-  if (!card.matches(":popover-open")) card.showPopover();
-  const box = node.getBoundingClientRect();
-  const { offsetWidth: width, offsetHeight: height } = card;
-  const isAbove = box.bottom + height + MARGIN > innerHeight && box.top > height + MARGIN;
-  card.style.left = `${Math.max(MARGIN, Math.min(box.left, innerWidth - width - MARGIN))}px`;
-  card.style.top = `${isAbove ? box.top - height - 4 : box.bottom + 4}px`;
-}
+  /** Hide the card, unless the pointer reaches it meanwhile. */
+  hideSoon() {
+    this.#hiding = setTimeout(() => this.hide(), 150);
+  }
 
-function hideCard() {
-  if (card.matches(":popover-open")) card.hidePopover();
+  hide() {
+    if (this.node.matches(":popover-open")) this.node.hidePopover();
+  }
 }
-
-card.onpointerenter = () => clearTimeout(hiding);
-card.onpointerleave = hideCard;
-addEventListener("scroll", hideCard, true);
 
 /** @param {WrittenToken} token */
 function details(token) {
@@ -137,14 +143,9 @@ function details(token) {
     ...(token.given ? [["Written by", "the tool, not the model"]] : []),
   ];
   const facts = rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
-  const top = token.top ?? [];
-  const isAmong = top.some(({ id }) => id === token.id);
-  const likeliest = top.map((one) => candidate(one, one.id === token.id));
-  const heading = isAmong ? "Likeliest tokens here" : "Likeliest tokens here, not the chosen one";
-  return [
-    element("dl", {}, ...facts),
-    ...(top.length ? [element("h4", {}, heading), element("ol", {}, ...likeliest)] : []),
-  ];
+  const top = (token.top ?? []).map((one) => candidate(one, one.id === token.id));
+  if (!top.length) return [element("dl", {}, ...facts)];
+  return [element("dl", {}, ...facts), element("h4", {}, "Likeliest tokens here"), element("ol", {}, ...top)];
 }
 
 /** @param {Candidate} token @param {boolean} isChosen */
@@ -153,4 +154,47 @@ function candidate(token, isChosen) {
   bar.style.width = `${100 * Math.exp(token.logprob)}%`;
   const words = element("span", { className: "words" }, `${visible(token)}${isChosen ? " ✓" : ""}`);
   return element("li", isChosen ? { className: "chosen" } : {}, words, ` ${percent(token.logprob)}`, bar);
+}
+
+/** A token as it is shown: white space is marked, and bytes of an incomplete character are hexadecimal.
+ * @param {Pick<Token, "control" | "bytes">} token
+ */
+export function visible({ control, bytes }) {
+  if (control) return control;
+  try {
+    const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(Uint8Array.from(bytes));
+    const marked = text.replace(/[ \n\t\r]/g, (space) => MARKS[space]).replace(/\p{C}/gu, codeOf);
+    return marked.replace(/^\p{M}/u, "◌$&"); // an accent without its letter
+  } catch {
+    return `⟨${hex(bytes)}⟩`; // an incomplete character
+  }
+}
+
+/** A probability as 12.3 %; a small one has two significant digits.
+ * @param {number} logprob
+ */
+export function percent(logprob) {
+  const share = 100 * Math.exp(logprob);
+  return `${share >= 0.1 ? share.toFixed(1) : Number(share.toPrecision(2))} %`;
+}
+
+/** The CSS classes of a token: its step of probability, or that the tool gave it, and whether it is a control token.
+ * @param {Pick<WrittenToken, "logprob" | "control" | "given">} token
+ */
+export function classOf({ logprob, control, given }) {
+  const step = logprob === null ? -1 : STEPS.findIndex(([least]) => Math.exp(logprob) >= least);
+  const kind = given ? "given" : logprob === null ? "unknown" : `p${step}`;
+  return control ? `${kind} control-token` : kind;
+}
+
+/** Bytes as hexadecimal: "e2 82 ac".
+ * @param {number[]} bytes
+ */
+function hex(bytes) {
+  return bytes.map((byte) => byte.toString(16).padStart(2, "0")).join(" ");
+}
+
+/** @param {string} character */
+function codeOf(character) {
+  return `⟨U+${Number(character.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0")}⟩`;
 }

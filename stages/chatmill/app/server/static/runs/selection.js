@@ -1,25 +1,18 @@
 // @ts-check
-/** Filters of runs, and the texts about shown and ticked runs. */
+/** What the page says of the listed and the ticked runs, and what can be done with them. */
 
-import { pluralize } from "../shared/text_format.js";
+import { pluralize } from "../shared/dom.js";
 
-/** @typedef {import("./requests.js").Run} Run */
-/** @typedef {import("./requests.js").Curve} Curve */
-/** @typedef {import("./requests.js").Point} Point */
-/** @typedef {{ tokenizer: string, depth: string, named: string }} Filter "" is passed by every run */
+/** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
+ *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
+ *   depth: number | null, seed: string | null, group: string | null, differs: Record<string, string>,
+ *   other_seeds: string[], [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group
+ *   differ by their seed, and `other_seeds` are the revisions of those that could stand beside it in a verdict */
+/** @typedef {{ runs: Run[], notes: string[], problem: string | null, read: number,
+ *   complete: boolean }} Listing an early one is not complete */
+/** @typedef {[across: number, up: number]} Point */
+/** @typedef {{ problem?: string, [column: string]: any }} Curve (step, bits per byte) of each column, or its problem */
 /** @typedef {{ name: string, state: string, curve: Curve, points: Point[] }} Line a run's curve, and its points as drawn */
-
-/** Whether a run passes a filter.
- * @param {Run} run
- * @param {Filter} filter
- */
-export function passes(run, { tokenizer, depth, named }) {
-  return (
-    (tokenizer === "" || run.tokenizer === tokenizer) &&
-    (depth === "" || String(run.depth) === depth) &&
-    run.label.toLowerCase().includes(named.trim().toLowerCase())
-  );
-}
 
 /** The run that was listed before: that of its revision, or of its name, where it was running and has ended meanwhile.
  * @param {Run} before
@@ -33,16 +26,8 @@ export function findAgain(before, runs) {
   );
 }
 
-/** The distinct values of a metric, unsorted.
- * @param {Run[]} runs
- * @param {string} key
- */
-export function valuesOf(runs, key) {
-  return [...new Set(runs.map((run) => run[key]).filter((value) => value !== null))];
-}
-
 /** How many runs were listed, and when.
- * @param {import("./requests.js").Listing} listing
+ * @param {Listing} listing
  */
 export function summary({ runs, problem, read, complete }) {
   const time = new Date(1000 * read).toLocaleTimeString("en", { timeStyle: "short", hour12: false });
@@ -58,20 +43,19 @@ export function summary({ runs, problem, read, complete }) {
 export function selectionHint(ticked) {
   const without = ticked.find((run) => !run.model);
   if (!ticked.length) return "Tick runs to see their curves, and two of them to chat side by side.";
-  const [{ name }] = ticked;
-  const command = `\`chatmill page --model ${name} -o chat.html\``;
-  if (!without && ticked.length === 1) return `${command} makes a page of its model.`;
   if (!without) return `${pluralize(ticked.length, "run")} ticked${ticked.length > 2 ? "; one or two can chat" : ""}.`;
   if (without.state !== "done") return `${without.name} has no model to chat with.`;
   const remedy = "`dvc pull` or `dvc exp pull` fetches it, if it was pushed";
   return `The model of ${without.name} is not on this machine: ${remedy}.`;
 }
 
-/** Whether the ticked runs can chat: one of them, or two side by side.
+/** The URL of a chat with the ticked run, or with two side by side; null for others, and where a model is missing.
  * @param {Run[]} ticked
  */
-export function canChat(ticked) {
-  return (ticked.length === 1 || ticked.length === 2) && ticked.every((run) => run.model);
+export function chatAddress(ticked) {
+  if (ticked.length < 1 || ticked.length > 2 || ticked.some((run) => !run.model)) return null;
+  const [model, beside] = ticked.map(({ name }) => name);
+  return `/?${new URLSearchParams({ model, ...(beside === undefined ? {} : { beside }) })}`;
 }
 
 /** A run's curve over steps or tokens; it has no points if the curve or the batch size is missing.
@@ -88,17 +72,12 @@ export function lineOf(run, curve, column, xAxis) {
   return { name: run.name, state: run.state, curve, points };
 }
 
-/** Notes on lines without points: "a, b: the training curve is missing on this machine."
+/** Notes on lines without points: "a: it waits in DVC's queue."
  * @param {Line[]} lines
  */
 export function missingCurveNotes(lines) {
-  /** @type {Map<string, string[]>} */
-  const names = new Map();
-  for (const { name, state, curve } of lines.filter(({ points }) => !points.length)) {
-    const reason = missingReason(curve, state);
-    names.set(reason, [...(names.get(reason) ?? []), name]);
-  }
-  return [...names].map(([reason, some]) => `${some.join(", ")}: ${reason}`);
+  const missing = lines.filter(({ points }) => !points.length);
+  return missing.map(({ name, curve, state }) => `${name}: ${missingReason(curve, state)}`);
 }
 
 /** @param {Curve} curve @param {string} state */

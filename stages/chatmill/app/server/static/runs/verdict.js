@@ -1,13 +1,14 @@
 // @ts-check
 /** The verdict on the ticked runs: asked for by a button, told as it comes. */
 
-import { compareCommand, sidesOf, untickedSeeds } from "./groups.js";
-import { streamVerdict, verdictAddress } from "./requests.js";
-import { button, element } from "../shared/dom.js";
-import { pluralize } from "../shared/text_format.js";
+import { streamEvents } from "../shared/api.js";
+import { button, element, pluralize } from "../shared/dom.js";
 
-/** @typedef {import("./requests.js").Run} Run */
+/** @typedef {import("./selection.js").Run} Run */
+/** @typedef {{ measured?: string, problem?: string, sentences?: string[], heads?: string[], note?: string,
+ *   number?: string }} VerdictEvent a run that was measured, or the verdict, or why there is none */
 
+const MAX_SIDES = 4; // of a verdict
 const ABOUT = "Tick two runs, or all seeds of two kinds of runs: on the test set a verdict says which is better.";
 
 /** The part of the page with the verdict, inside a node. */
@@ -48,14 +49,15 @@ export class VerdictView {
 
   async #judge() {
     if (!this.#sides) return;
+    const sides = this.#sides;
+    const total = sides.flat().length;
     this.#running = new AbortController();
     this.#ask.disabled = true;
     this.#stop.hidden = false;
-    const [sides, total] = [this.#sides, this.#sides.flat().length];
     let done = 0;
     this.#tell(`Measuring ${pluralize(total, "run")}, each in half a minute …`);
     try {
-      for await (const event of streamVerdict(sides, this.#running.signal)) {
+      for await (const event of streamEvents("/runs/verdict", { sides }, this.#running.signal)) {
         if (event.measured) this.#tell(`${event.measured} is measured, ${++done} of ${total} …`);
         else if (event.problem) this.#tell(event.problem, "problem");
         else this.#conclude(event);
@@ -75,9 +77,9 @@ export class VerdictView {
     this.#result.replaceChildren(element("p", { className }, text));
   }
 
-  /** @param {import("./requests.js").VerdictEvent} verdict */
+  /** @param {VerdictEvent} verdict */
   #conclude({ sentences = [], heads = [], note = "", number = "" }) {
-    const address = { href: verdictAddress(number), target: "_blank", rel: "noopener" };
+    const address = { href: `/runs/verdicts/${number}/report`, target: "_blank", rel: "noopener" };
     this.#result.replaceChildren(
       ...sentences.map((text) => element("p", { className: "verdict" }, text)),
       element("ul", {}, ...heads.map((head) => element("li", {}, head))),
@@ -85,4 +87,54 @@ export class VerdictView {
       element("p", {}, element("a", address, "The conversations on which they differ most")),
     );
   }
+}
+
+/** Runs by group, which differ by their seed alone; a run without parameters is a group by itself.
+ * @param {Run[]} runs
+ * @returns {Run[][]}
+ */
+function groupsOf(runs) {
+  /** @type {Map<string, Run[]>} */
+  const groups = new Map();
+  for (const run of runs) {
+    const key = run.group ?? run.name;
+    groups.set(key, [...(groups.get(key) ?? []), run]);
+  }
+  return [...groups.values()];
+}
+
+/** The sides of a verdict on the ticked runs: their groups; if that is one, each run by itself. Null if there is none.
+ * @param {Run[]} ticked
+ * @returns {string[][] | null}
+ */
+export function sidesOf(ticked) {
+  const groups = groupsOf(ticked);
+  const sides = groups.length === 1 ? ticked.map((run) => [run]) : groups;
+  const fits = sides.length >= 2 && sides.length <= MAX_SIDES && ticked.every((run) => run.model);
+  return fits ? sides.map((side) => side.map((run) => run.name)) : null;
+}
+
+/** The runs of other seeds that the server names for every ticked run of a group.
+ * @param {Run[]} ticked
+ * @param {Run[]} runs
+ */
+export function untickedSeeds(ticked, runs) {
+  const common = (/** @type {Run[]} */ [first, ...rest]) =>
+    first.other_seeds.filter((rev) => rest.every((run) => run.other_seeds.includes(rev)));
+  const revs = new Set(groupsOf(ticked).flatMap(common));
+  return runs.filter((run) => revs.has(run.rev));
+}
+
+/** The command that gives the same verdict in a terminal.
+ * @param {string[][]} sides
+ */
+export function compareCommand(sides) {
+  return `chatmill compare ${sides.map((names) => quoted(names.join(","))).join(" ")} --data data/chat/test.jsonl`;
+}
+
+/** A word of a shell.
+ * @param {string} text
+ */
+function quoted(text) {
+  return /^[\w./,@-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,7 +1,7 @@
 // @ts-check
-/** A client of the server's API: requests, errors, and streamed answers. */
+/** A client of the server's API: requests, errors, streamed answers, and the key that a server may ask for. */
 
-import { EventReader } from "./events.js";
+import { button, element, sentence } from "./dom.js";
 
 /** @typedef {{ id: string, loaded: boolean, engine?: string, device?: string, size?: number, max_model_len?: number,
  *   template?: string, tools?: string[], defaults?: Record<string, number> }} Model an entry of /v1/models */
@@ -13,36 +13,21 @@ import { EventReader } from "./events.js";
 /** @typedef {{ delta: { content?: string, parts?: Part[] }, token_ids?: number[],
  *   finish_reason?: string | null }} Choice */
 /** @typedef {{ prompt_token_ids?: number[], timings?: Timings, choices?: Choice[] }} Chunk an event of a streamed answer */
-/** @typedef {{ message: string, status?: number, code?: string | null, param?: string | null,
- *   retryAfter?: number | null }} Problem */
 
-const JSON_HEADERS = { "Content-Type": "application/json" };
-const KEY = "chatmill.key";
+const KEY = "chatmill.key"; // in the tab's storage
 
-/** @type {(message: string) => Promise<string | null>} */
-let askForKey = async () => null;
-/** @type {Promise<string | null> | null} */
-let pendingKeyPrompt = null; // one prompt at a time, however many requests were refused
+/** @type {Promise<string> | null} */
+let keyDialog = null; // one at a time, however many requests were refused
 let key = storedKey();
 
-/** An error of the server or the connection; `status` is 0 if there was no response. */
+/** An error of the server or the connection; `status` is 0 if there was no response, `retryAfter` is in seconds. */
 export class ApiError extends Error {
-  /** @param {string} message @param {Omit<Problem, "message">} details */
-  constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
+  /** @param {string} message @param {number | null} retryAfter */
+  constructor(message, status = 0, retryAfter = null) {
     super(message);
-    this.name = "ApiError";
     this.status = status;
-    this.code = code;
-    this.param = param;
     this.retryAfter = retryAfter;
   }
-}
-
-/** Set the function that asks the user for the API key. It gets the server's message, and null from it means no key.
- * @param {(message: string) => Promise<string | null>} ask
- */
-export function onKeyNeeded(ask) {
-  askForKey = ask;
 }
 
 /** The models that the server has, the default first.
@@ -80,7 +65,7 @@ export async function fetchTokens(model, ids) {
  */
 export async function* streamChat(request, signal) {
   for await (const chunk of streamEvents("/v1/chat/completions", { ...request, stream: true }, signal)) {
-    if (chunk.error) throw new ApiError(chunk.error.message, chunk.error);
+    if (chunk.error) throw new ApiError(chunk.error.message);
     yield chunk;
   }
 }
@@ -92,31 +77,44 @@ export async function* streamChat(request, signal) {
  * @returns {AsyncGenerator<any>}
  */
 export async function* streamEvents(path, request, signal) {
-  const response = await post(path, request, signal);
+  const reader = (await post(path, request, signal)).body?.getReader(); // not every browser can iterate a stream
   const events = new EventReader();
-  for await (const bytes of readBytes(response.body)) {
-    for (const data of events.push(bytes)) {
-      if (data === "[DONE]") return;
-      yield JSON.parse(data);
-    }
-  }
-  throw new ApiError("the connection ended in the middle of the answer");
-}
-
-/** The bytes of a body, read by a reader because not every browser can iterate a stream.
- * @param {ReadableStream<Uint8Array> | null} body
- */
-async function* readBytes(body) {
-  if (!body) return;
-  const reader = body.getReader();
   try {
     for (;;) {
-      const { done, value } = await reader.read().catch(rejectWithConnectionError);
-      if (done) return;
-      yield value;
+      const { done, value } = (await reader?.read().catch(rejectWithConnectionError)) ?? { done: true };
+      if (done || !value) throw new ApiError("the connection ended in the middle of the answer");
+      for (const data of events.push(value)) {
+        if (data === "[DONE]") return;
+        yield JSON.parse(data);
+      }
     }
   } finally {
-    reader.cancel().catch(() => {}); // fails if the connection is closed already
+    reader?.cancel().catch(() => {}); // fails if the connection is closed already
+  }
+}
+
+/** Reads the data of server-sent events from bytes that may be split anywhere. The browser's EventSource sends neither
+ * a body nor a key. */
+export class EventReader {
+  #decoder = new TextDecoder();
+  #rest = ""; // the last line, which is incomplete
+  /** @type {string[]} */
+  #data = [];
+
+  /** The data of the events that these bytes complete.
+   * @param {Uint8Array} bytes
+   * @returns {string[]}
+   */
+  push(bytes) {
+    const text = this.#rest + this.#decoder.decode(bytes, { stream: true });
+    const lines = text.split(/\r\n|\n|\r(?!$)/); // a last \r may be half of \r\n
+    this.#rest = lines.pop() ?? "";
+    const events = [];
+    for (const line of lines) {
+      if (line.startsWith("data:")) this.#data.push(line.slice(line[5] === " " ? 6 : 5));
+      else if (!line && this.#data.length) events.push(this.#data.splice(0).join("\n"));
+    }
+    return events;
   }
 }
 
@@ -127,11 +125,10 @@ export async function get(path) {
   return (await send(path, {})).json();
 }
 
-/** The response to a POST request. Throws ApiError.
- * @param {string} path @param {object} body @param {AbortSignal} [signal]
- */
-export function post(path, body, signal) {
-  return send(path, { method: "POST", headers: JSON_HEADERS, body: JSON.stringify(body), signal });
+/** @param {string} path @param {object} body @param {AbortSignal} [signal] */
+function post(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  return send(path, { method: "POST", headers, body: JSON.stringify(body), signal });
 }
 
 /** @param {string} path @param {RequestInit} options @returns {Promise<Response>} */
@@ -146,18 +143,18 @@ async function send(path, options) {
   }
 }
 
-/** Ask the user for a key and use it; false if none was given.
+/** Ask the user for a key and use it in this tab; false if none was given.
  * @param {string} message
  */
 async function newKey(message) {
-  pendingKeyPrompt ??= askForKey(message).finally(() => (pendingKeyPrompt = null));
-  const answer = await pendingKeyPrompt;
+  keyDialog ??= askForKey(message).finally(() => (keyDialog = null));
+  const answer = await keyDialog;
   if (!answer) return false;
   key = answer;
   try {
     sessionStorage.setItem(KEY, key);
   } catch {
-    return true; // without storage, the key lasts until the page is closed
+    return true; // the browser stores nothing: the key lasts until the page is closed
   }
   return true;
 }
@@ -166,8 +163,35 @@ function storedKey() {
   try {
     return sessionStorage.getItem(KEY);
   } catch {
-    return null;
+    return null; // the browser stores nothing
   }
+}
+
+/** Ask the user for the server's key in a modal dialog; "" if cancelled.
+ * @param {string} message
+ * @returns {Promise<string>}
+ */
+function askForKey(message) {
+  const field = element("input", { type: "password", id: "key", autocomplete: "off", required: true });
+  const cancel = button("Cancel", () => dialog.close(""));
+  const form = element(
+    "form",
+    {},
+    element("h2", { id: "dialog-title" }, "This server needs an API key"),
+    element("p", {}, sentence(message)),
+    element("label", { htmlFor: field.id }, "Key"),
+    field,
+    element("p", { className: "hint" }, "It is stored until this tab is closed."),
+    element("div", { className: "choices" }, cancel, element("button", { className: "first" }, "Continue")),
+  );
+  const dialog = element("dialog", { "aria-labelledby": "dialog-title" }, form);
+  form.addEventListener("submit", (event) => (event.preventDefault(), dialog.close(field.value)));
+  document.body.append(dialog);
+  dialog.showModal();
+  field.focus();
+  return new Promise((resolve) => {
+    dialog.addEventListener("close", () => (dialog.remove(), resolve(dialog.returnValue)));
+  });
 }
 
 /** Turn the error of a request without a response into an ApiError, unless the request was aborted.
@@ -181,15 +205,12 @@ function rejectWithConnectionError(error) {
 
 /** @param {Response} response */
 async function problemOf(response) {
-  const retryAfter = Number(response.headers.get("Retry-After")) || null;
   const text = await response.text();
-  /** @type {Problem | undefined} */
-  let problem;
+  let message = text.trim();
   try {
-    problem = JSON.parse(text).error;
+    message = JSON.parse(text).error.message;
   } catch {
-    problem = { message: text.trim() };
+    message ||= `the server answered ${response.status} ${response.statusText}`; // something else than this server
   }
-  const message = problem?.message || `the server answered ${response.status} ${response.statusText}`;
-  return new ApiError(message, { ...problem, status: response.status, retryAfter });
+  return new ApiError(message, response.status, Number(response.headers.get("Retry-After")) || null);
 }

@@ -1,5 +1,5 @@
 // @ts-check
-/** Nodes of the page, made without HTML, so that every text is shown as text, whoever wrote it. */
+/** Nodes and sentences of the pages. Nodes are made without HTML, so that every text is shown as text. */
 
 /** An element with its properties and attributes, and its children: nodes or texts.
  * @template {keyof HTMLElementTagNameMap} Name
@@ -26,11 +26,7 @@ export function withCode(text) {
   return text.split(/`([^`]+)`/).map((part, place) => (place % 2 ? element("code", {}, part) : part));
 }
 
-/** A button with a label and an action.
- * @param {string} label
- * @param {((event: Event) => unknown) | null} action
- * @param {Record<string, any>} properties
- */
+/** @param {string} label @param {((event: Event) => unknown) | null} action @param {Record<string, any>} properties */
 export function button(label, action, properties = {}) {
   return element("button", { type: "button", onclick: action, ...properties }, label);
 }
@@ -45,4 +41,19 @@ export function byId(id, kind) {
   const node = document.getElementById(id);
   if (node instanceof kind) return node;
   throw new TypeError(`the page has no ${kind.name} with the id ${id}`);
+}
+
+/** A message as a sentence: "no model" → "No model."
+ * @param {string} message
+ */
+export function sentence(message) {
+  return `${message.charAt(0).toUpperCase()}${message.slice(1)}${/[.!?]$/.test(message) ? "" : "."}`;
+}
+
+/** 1 token, 2 tokens.
+ * @param {number} number
+ * @param {string} noun
+ */
+export function pluralize(number, noun) {
+  return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 }

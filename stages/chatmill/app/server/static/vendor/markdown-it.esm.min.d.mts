@@ -13,16 +13,6 @@ export interface Token {
   attrGet(name: string): string | null;
 }
 
-export interface StateBlock {
-  level: number;
-  line: number;
-  blkIndent: number;
-  sCount: number[];
-  push(type: string, tag: string, nesting: -1 | 0 | 1): Token;
-  getLines(begin: number, end: number, indent: number, keepLastLF: boolean): string;
-  isEmpty(line: number): boolean;
-}
-
 export interface Delimiters {
   can_open: boolean;
   can_close: boolean;
@@ -33,11 +23,8 @@ export interface StateInline {
   scanDelims(start: number, canSplitWord: boolean): Delimiters;
 }
 
-type BlockRule = (state: StateBlock, startLine: number, endLine: number, silent: boolean) => boolean;
-
 export default class MarkdownIt {
   constructor(options: { html: boolean; linkify: boolean; typographer: boolean; maxNesting: number });
-  block: { ruler: { before(name: string, ruleName: string, rule: BlockRule): void } };
   inline: { State: new (...given: never[]) => StateInline };
   linkify: { set(options: { fuzzyLink: boolean; fuzzyEmail: boolean }): void };
   validateLink: (url: string) => boolean;
