@@ -45,6 +45,13 @@ from support.texts import NAUGHTY
 
 MAX_TOKENS = 64  # of an answer
 NEAR_TIE = 1e-3  # between the two largest logits
+TIMINGS = """() => new Promise((resolve) => {
+  const opening = indexedDB.open(document.documentElement.dataset.history);
+  opening.onsuccess = () => {
+    const reading = opening.result.transaction("conversations").objectStore("conversations").getAll();
+    reading.onsuccess = () => resolve(reading.result.at(-1).exchanges.at(-1).answers[0].timings);
+  };
+})"""
 
 
 def main() -> None:
@@ -82,16 +89,19 @@ def measure_page(page: Page, model: Path, file: Path) -> None:
     content = read_content(model, model.name)
     file.write_bytes(build_page(model, model.name))
     size, weights = file.stat().st_size, sum(one["rows"] * one["columns"] for one in content.description["tensors"])
-    share = (size - 400_000) / weights
-    print(f"| bytes, {model.name} | {size:,} | {weights:,} weights: {share:.3f} times and 400 kB |", flush=True)
+    encoded = len(content.weights) * 4 // 3  # base64
+    rest = f"{encoded / weights:.3f} times and {(size - encoded) / 1000:,.0f} kB"
+    print(f"| bytes, {model.name} | {size:,} | {weights:,} weights: {rest} |", flush=True)
     page.goto(f"file://{file}")
     page.wait_for_selector("html[data-ready]", timeout=60_000)
     print(f"| ready, ms after the page was opened | {float(page.get_attribute('html', 'data-ready')):.0f} | |")
     for _ in range(3):
         page.get_by_label("Message", exact=True).fill("Tell me about your day.")
         page.keyboard.press("Enter")
-        page.locator(".exchange").last.locator(".stats span").nth(3).wait_for(timeout=120_000)
-    print(f"| answer in the page | {' · '.join(page.locator('.stats').last.locator('span').all_inner_texts())} | |")
+        page.locator(".exchange").last.get_by_role("button", name="Regenerate").wait_for(timeout=120_000)
+    timings = page.evaluate(TIMINGS)
+    speed = f"{timings['tokens_per_second']:,.0f} tokens/s, the first after {timings['first_token_ms']:.1f} ms"
+    print(f"| answer in the page | {speed} | of {timings['completion_tokens']} tokens |")
 
 
 def texts_of(folder: Path | None, limit: int = 10_000) -> list[str]:
