@@ -151,7 +151,7 @@ def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
             }.items()
         )
     ]
-    assert "remote far (s3://bucket/x): not checked, since it is no folder of this machine" in shown.err
+    assert "remote far (s3://bucket/x): not checked: no folder of this machine" in shown.err
     for name, message in {"none": "no such remote: expected one of near", "far": "s3://bucket/x is no folder"}.items():
         assert main(["verify", "--remote", name]) == 1
         assert message in capsys.readouterr().err

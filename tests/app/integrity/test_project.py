@@ -22,12 +22,11 @@ stages:
         ("schema: '2.0'\n", None),
         ("", "is empty"),
         ("\0" * 100, "is empty"),
-        (f"<<<<<<< HEAD\n{SOUND}", "has the markers of a merge conflict"),
+        (f"<<<<<<< HEAD\n{SOUND}", "is not YAML"),
         (f"{SOUND}{{", "is not YAML"),
         (SOUND.replace("2.0", "3.0"), "is not what DVC writes (invalid schema version for dictionary value"),
         (SOUND.replace("cmd", "cmc"), "is not what DVC writes (extra keys not allowed"),
         ("- 1", "is not what DVC writes (expected a dictionary"),
-        (SOUND.replace("hash: md5", "hash: md4"), "names an unknown checksum, md4"),
     ],
 )
 def test_what_is_wrong_with_a_lock_file(text, problem):

@@ -1,32 +1,35 @@
-"""What a survey of a project found."""
+"""Compares all files of a project with what dvc.lock, the .dvc files and the names of cached objects say.
 
+Every file is read again: DVC trusts the time and size of a file that it has seen, and the mode of a cached one.
+"""
+
+import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatmill.app.integrity.project import (
     LOCK_FILE,
+    Digest,
     Item,
     Project,
-    StoredObject,
+    damaged_runs,
     digest_files,
     is_broken_link,
     items,
     listing_bytes,
     lock_problem,
+    parse_yaml,
     read_listing,
     read_lock,
-    read_runs,
     stored_objects,
 )
-from chatmill.app.integrity.workspace import Workspace
-from chatmill.pipeline.manifest import MANIFEST_NAME, check_file, check_manifest
 
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"
+BROKEN_LINK = "is a link to a missing object"
+NOT_ITS_NAME = "is not the content that its name says"
 
 
 class Finding(NamedTuple):
@@ -42,294 +45,204 @@ class Survey:
     """All findings, and what a repair needs to know of them."""
 
     project: Project
-    workspace: Workspace
+    entries: dict[str, dict[str, Any]]  # of dvc.lock
+    digests: dict[Path, Digest] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sound: dict[str, Path] = field(default_factory=dict)  # objects of the cache, by name
-    bad_objects: list[StoredObject] = field(default_factory=list)
-    bad_remote: list[Path] = field(default_factory=list)  # damaged objects of remotes that the cache has
+    bad_objects: dict[str, Path] = field(default_factory=dict)
+    bad_remote: list[Path] = field(default_factory=list)  # damaged objects of a remote that the cache has
     bad_runs: list[Path] = field(default_factory=list)
     bad_outputs: list[Path] = field(default_factory=list)
-    doubtful: list[Path] = field(default_factory=list)  # files of outputs that a stage may not have written
-    lost: dict[str, Path | bytes] = field(default_factory=dict)  # what sound objects had that the cache lacks, by name
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)  # of dvc.lock
-    replaced: dict[str, dict[str, Any]] = field(default_factory=dict)  # what damaged entries of it should say
-    runs: list[dict[str, Any]] = field(default_factory=list)  # of the run cache
+    lost: dict[str, Path | bytes] = field(default_factory=dict)  # what the cache lacks and the workspace has, by name
 
     def add(self, path: str | Path, problem: str, remedy: str) -> None:
-        """Add a finding about a path, shown relative to the project."""
-        place = Path(path)
-        shown = place.relative_to(self.project.root) if place.is_relative_to(self.project.root) else place
-        self.findings.append(Finding(str(shown), problem, remedy))
+        self.findings.append(Finding(str(self.project.shown(Path(path))), problem, remedy))
 
-    def named(self, path: str) -> bool:
-        """Whether a file or folder, a file in it, or the folder around it has a finding."""
-        return any(f"{one.path}/".startswith(f"{path}/") or path.startswith(f"{one.path}/") for one in self.findings)
+    def md5s(self, path: str) -> dict[str, str]:
+        """The MD5 of each file of a folder, by relative path; that of a file by ""."""
+        files = self.project.files(path)
+        return {name: self.digests[file].md5 for name, file in files.items() if file in self.digests}
 
-    @property
-    def recorded(self) -> set[str]:
-        """The names of the objects that stages made, which can be made again."""
-        made = {item.md5 for entry in [*self.entries.values(), *self.runs] for item in items(entry, "outs")}
-        folders = [read_listing(self.sound[name]) for name in made if name.endswith(".dir") and name in self.sound]
-        return made | {md5 for listing in folders for md5 in listing.values()}
+    def md5(self, path: str) -> str | None:
+        """The MD5 of a file or folder, as dvc.lock has it; None where there is none."""
+        found = self.md5s(path)
+        if "" in found or not (self.project.root / path).is_dir():
+            return found.get("")
+        return f"{hashlib.md5(listing_bytes(found), usedforsecurity=False).hexdigest()}.dir"
 
+    def members(self, item: Item) -> dict[str, str] | None:
+        """The MD5 of each file that a folder should have; None for a file, and where the cache lacks the list."""
+        is_known = item.md5.endswith(".dir") and item.md5 in self.sound
+        return read_listing(self.sound[item.md5]) if is_known else None
 
-# The files of the workspace, compared with what entries of dvc.lock say about them.
-
-
-# Checks of one output: its files in the workspace, and their objects in the cache.
-
-_BROKEN_LINK = "is a link to a missing object"
+    def is_cached(self, item: Item) -> bool:
+        return {item.md5, *(self.members(item) or {}).values()} <= self.sound.keys()
 
 
-def check_output(found: Survey, item: Item, stage: str) -> None:
-    """Check an output in the workspace and its object in the cache."""
-    workspace, state = found.workspace, found.workspace.state(item.path)
+def survey(project: Project, remotes: list[str] | None = None) -> Survey:
+    """Check the cache, these remotes, and the workspace; in place of a broken dvc.lock that of git's HEAD counts."""
+    content = project.lock
+    problem = "is missing" if content is None else lock_problem(content)
+    lock = project.committed_lock if problem else content
+    found = Survey(project, read_lock(lock) if lock else {})
+    if problem:
+        found.add(LOCK_FILE, problem, "run `dvc repro`" if content is None else REPAIR)
+
+    # Read everything once.
+    cached = stored_objects(project.cache)
+    remote = {name: stored_objects(project.remotes[name]) for name in remotes or ()}
+    listed = [item for entry in found.entries.values() for kind in ("deps", "outs") for item in items(entry, kind)]
+    files = [file for objects in (cached, *remote.values()) for file in objects.values()]
+    files += (file for item in (*listed, *project.sources) for file in project.files(item.path).values())
+    found.digests = digest_files(files, "verify")
+
+    # Compare: the cache first, since what is sound in it decides about the remedies.
+    _check_cache(found, cached)
+    for name, objects in remote.items():
+        _check_remote(found, name, objects)
+    for source in project.sources:
+        _check_output(found, source, "a .dvc file")
+    if lock:
+        _check_entries(found)
+    return found
+
+
+def _is_sound(found: Survey, name: str, file: Path) -> bool:
+    return found.digests[file].md5 == name.removesuffix(".dir")
+
+
+def _check_cache(found: Survey, objects: dict[str, Path]) -> None:
+    found.sound = {name: file for name, file in objects.items() if _is_sound(found, name, file)}
+    found.bad_objects = {name: file for name, file in objects.items() if name not in found.sound}
+    found.bad_runs = damaged_runs(found.project.cache)
+    for file in found.bad_objects.values():
+        found.add(file, found.digests[file].error or NOT_ITS_NAME, REPAIR)
+    for file in found.bad_runs:
+        found.add(file, "is a damaged entry of the run cache", REPAIR)
+
+
+def _check_remote(found: Survey, remote: str, objects: dict[str, Path]) -> None:
+    """Report damaged objects, and folders that lack files: DVC takes files for stored if the list of a folder is."""
+    sound = {name: file for name, file in objects.items() if _is_sound(found, name, file)}
+    for name, file in objects.items():
+        problem = found.digests[file].error or NOT_ITS_NAME
+        if name in sound:
+            if not name.endswith(".dir") or {*read_listing(file).values()} <= sound.keys():
+                continue
+            problem = "lists files that are damaged or missing there"
+        remedy = "this cache has no sound copy: push it from one that has"
+        if name in found.sound:
+            found.bad_remote.append(file)
+            remedy = f"run `chatmill repair --remote {remote}`, then `dvc push --remote {remote}`"
+        found.add(file, problem, remedy)
+
+
+def _check_entries(found: Survey) -> None:
+    """Compare the entry of each stage with the workspace; report each input and parameter once for all stages."""
+    project, changed = found.project, defaultdict[str, list[str]](list)
+    for stage, command in project.commands.items():
+        entry = found.entries.get(stage)
+        if entry is None:
+            found.add(LOCK_FILE, f"has no run of {stage}", "run `dvc repro`")
+            continue
+        if entry["cmd"] != command:
+            found.add(LOCK_FILE, f"the command of {stage} is not that of dvc.yaml", "run `dvc repro`")
+        for item in items(entry, "outs"):
+            _check_output(found, item._replace(cached=project.outputs[stage].get(item.path, True)), stage)
+        for parameter in _changed_parameters(project, entry):
+            changed[parameter].append(stage)
+    for stage in project.commands.keys() & found.entries.keys():  # when all outputs are checked, which others read
+        for item in items(found.entries[stage], "deps"):
+            if found.md5(item.path) != item.md5 and not _is_named(found, item.path):
+                changed[item.path].append(stage)
+    for path, stages in changed.items():
+        in_git = path in project.tracked or any(one.startswith(f"{path}/") for one in project.tracked)
+        restore = f"`git checkout HEAD -- {path}` restores it; `dvc repro` runs with it"
+        problem = f"is not what it was in the run of {', '.join(sorted(stages))}"
+        found.add(path, problem, restore if in_git else "run `dvc repro`")
+
+
+def _is_named(found: Survey, path: str) -> bool:
+    """Whether a file or folder, a file in it, or the folder around it has a finding."""
+    return any(f"{one.path}/".startswith(f"{path}/") or path.startswith(f"{one.path}/") for one in found.findings)
+
+
+def _changed_parameters(project: Project, entry: dict[str, Any]) -> list[str]:
+    """The parameters that have another value than in the run of an entry, as FILE: KEY."""
+    changed = []
+    for file, values in (entry.get("params") or {}).items():
+        place = project.root / file
+        content = parse_yaml(place) if place.is_file() else {}
+        for key, value in values.items():
+            now = content
+            for name in key.split("."):
+                now = now.get(name) if isinstance(now, dict) else None
+            if now != value:
+                changed.append(f"{file}: {key}")
+    return changed
+
+
+def _check_output(found: Survey, item: Item, stage: str) -> None:
+    """Check an output in the workspace and its objects in the cache."""
+    md5 = found.md5(item.path)
     if is_broken_link(found.project.root / item.path):
-        found.add(item.path, _BROKEN_LINK, REPAIR)
-    elif state is None:
+        found.add(item.path, BROKEN_LINK, REPAIR)
+    elif md5 is None:
         found.add(item.path, "is missing: not checked out", _remedy_of_missing(found, item))
-    elif not workspace.agrees(item):
-        _name_changes(found, item, state.md5, stage)
+    elif md5 != item.md5 and item.external:
+        restore = f"`dvc checkout --force {item.path}` restores it"
+        copy = restore if found.is_cached(item) else "no sound copy is here"
+        found.add(item.path, "is not what its .dvc file says", f"`dvc add {item.path}` records it, {copy}")
+    elif md5 != item.md5:
+        _check_files(found, item, stage)
     if item.cached:
-        _check_cached(found, item)
+        _check_objects(found, item, is_unchanged=md5 == item.md5)
 
 
 def _remedy_of_missing(found: Survey, item: Item) -> str:
     if not item.cached:
         return "run `dvc repro`"
-    if _is_cached(found, item):
+    if found.is_cached(item):
         return "run `dvc checkout`"
     return "`dvc pull` fetches it, if it was pushed" if item.external else FETCH
 
 
-def _is_cached(found: Survey, item: Item) -> bool:
-    return {item.md5, *_members(found, item)} <= found.sound.keys()
-
-
-def _members(found: Survey, item: Item) -> set[str]:
-    folder = item.md5.endswith(".dir") and item.md5 in found.sound
-    return set(read_listing(found.sound[item.md5]).values()) if folder else set()
-
-
-def _name_changes(found: Survey, item: Item, md5: str, stage: str) -> None:
-    """Report a changed output; of a folder whose list of files is known, report each file."""
-    actual = found.workspace.md5s(item.path)
-    listing = read_listing(found.sound[item.md5]) if md5.endswith(".dir") and item.md5 in found.sound else None
-    if item.external:
-        remedy = f"`dvc add {item.path}` records it, "  # DVC's checkout removes it, even if there is no other copy
-        remedy += (
-            f"`dvc checkout --force {item.path}` restores it" if _is_cached(found, item) else "no sound copy is here"
-        )
-        return found.add(item.path, "is not what its .dvc file says", remedy)
-    other = f"it is of another run: {_remedy_of_missing(found, item)}"
+def _check_files(found: Survey, item: Item, stage: str) -> None:
+    """Report the files of an output that is not what dvc.lock says, or the folder if the list of its files is lost."""
+    actual, listing = found.md5s(item.path), found.members(item)
     problem = f"is not what {LOCK_FILE} says {stage} wrote"
-    if listing is None:
-        if "" in actual and actual[""] in found.sound:
-            return found.add(item.path, problem, other)
-        if "" in actual:
-            found.bad_outputs.append(found.project.root / item.path)
-        else:
-            found.doubtful += found.workspace.files(item.path).values()
-        return found.add(item.path, problem, REPAIR)
-    for name in sorted(listing.keys() | actual.keys()):
-        file = Path(item.path, name)
-        if is_broken_link(found.project.root / file):
-            found.add(file, _BROKEN_LINK, REPAIR)
+    if listing is None and "" not in actual:
+        return found.add(item.path, problem, FETCH)
+    for name in sorted((listing or {"": item.md5}).keys() | actual.keys()):
+        path = Path(item.path, name)
+        file, wanted = found.project.root / path, (listing or {"": item.md5}).get(name)
+        if is_broken_link(file):
+            found.add(path, BROKEN_LINK, REPAIR)
         elif name not in actual:
-            found.add(file, "is missing", "run `dvc checkout` or `dvc repro`")
-        elif name not in listing:
-            found.add(file, f"was not written by {stage}", "move it elsewhere: `dvc repro` may remove it")
-        elif actual[name] != listing[name] and actual[name] in found.sound:
-            found.add(file, problem, other)
-        elif actual[name] != listing[name]:
-            found.bad_outputs.append(found.project.root / file)
-            found.add(file, problem, REPAIR)
+            found.add(path, "is missing", "run `dvc checkout` or `dvc repro`")
+        elif wanted is None:
+            found.add(path, f"was not written by {stage}", "move it elsewhere: `dvc repro` may remove it")
+        elif actual[name] != wanted and actual[name] in found.sound:
+            found.add(path, problem, f"it is of another run: {_remedy_of_missing(found, item)}")
+        elif actual[name] != wanted:
+            found.bad_outputs.append(file)
+            found.add(path, problem, REPAIR)
     return None
 
 
-def _check_cached(found: Survey, item: Item) -> None:
+def _check_objects(found: Survey, item: Item, *, is_unchanged: bool) -> None:
     """Report objects that the cache lacks and the workspace has; a damaged one has a finding already."""
-    workspace, bad = found.workspace, {one.name for one in found.bad_objects}
-    files, actual = workspace.files(item.path), workspace.md5s(item.path)
+    files, actual = found.project.files(item.path), found.md5s(item.path)
+    known = {item.md5, *(found.members(item) or {}).values()}
     for name, md5 in actual.items():
-        wanted = md5 == item.md5 if name == "" else workspace.agrees(item) or md5 in _members(found, item)
-        if wanted and md5 not in found.sound:
+        if (is_unchanged or md5 in known) and md5 not in found.sound:
             found.lost[md5] = files[name]
-            if md5 not in bad:
+            if md5 not in found.bad_objects:
                 found.add(Path(item.path, name), "is missing in DVC's cache", REPAIR)
-    if item.md5.endswith(".dir") and item.md5 not in found.sound and workspace.agrees(item):
+    if item.md5.endswith(".dir") and item.md5 not in found.sound and is_unchanged:
         found.lost[item.md5] = listing_bytes(actual)
-        if item.md5 not in bad:
+        if item.md5 not in found.bad_objects:
             found.add(item.path, "the list of its files is missing in DVC's cache", REPAIR)
-
-
-def settle_doubts(found: Survey) -> None:
-    """Of the files of changed folders whose lists are lost, report those that no sound object or folder has."""
-    known, digests = found.sound.keys() | found.lost.keys(), found.workspace.digests
-    found.doubtful = [file for file in found.doubtful if file in digests and digests[file].md5 not in known]
-    for file in found.doubtful:
-        found.add(file, "is not what any known run wrote", REPAIR)
-
-
-def check_unrecorded(found: Survey) -> None:
-    """Without any dvc.lock, report the files of outputs that have another content than in every recorded run."""
-    versions: dict[str, dict[str, set[str]]] = {}  # the checksums of each file of each output
-    for item in (item for run in found.runs for item in items(run, "outs")):
-        listing = {"": item.md5}
-        if item.md5.endswith(".dir"):
-            listing = read_listing(found.sound[item.md5]) if item.md5 in found.sound else {}
-        for name, md5 in listing.items():
-            versions.setdefault(item.path, {}).setdefault(name, set()).add(md5)
-    for path, names in versions.items():
-        actual = found.workspace.md5s(path)
-        for name in (name for name, md5s in names.items() if name in actual and actual[name] not in md5s):
-            found.bad_outputs.append(found.project.root / path / name)
-            found.add(Path(path, name), "is not what any recorded run wrote", REPAIR)
-
-
-# What of a project is not as dvc.lock, the .dvc files, manifests and the names of cached objects say.
-
-
-def survey(project: Project, remotes: Iterable[str] = ()) -> Survey:
-    """Check the cache, these remotes, and the workspace; in place of a broken dvc.lock that of git's HEAD counts."""
-    workspace, content = Workspace(project), project.lock
-    problem = "is missing" if content is None else lock_problem(content)
-    lock = project.committed_lock if problem else content
-    result = Survey(project, workspace, entries=read_lock(lock) if lock else {})
-    if problem:
-        result.add(LOCK_FILE, problem, "run `dvc repro`" if content is None else REPAIR)
-    result.runs, result.bad_runs = read_runs(project.cache)
-    cached = list(stored_objects(project.cache))
-    remote = {name: list(stored_objects(project.remotes[name])) for name in remotes}
-    files = [one.file for objects in (cached, *remote.values()) for one in objects]
-    files += workspace.paths([*result.entries.values(), *result.runs])
-    files += (file for source in project.sources for file in workspace.files(source.path).values())
-    workspace.digests = digest_files(files, "verify")
-    _check_cache(result, cached)
-    for name, objects in remote.items():
-        _check_remote(result, name, objects)
-    for source in project.sources:
-        check_output(result, source, "a .dvc file")
-    if lock:
-        _check_entries(result)
-    else:
-        check_unrecorded(result)
-    settle_doubts(result)
-    _check_manifests(result)
-    return result
-
-
-def _check_cache(result: Survey, objects: list[StoredObject]) -> None:
-    for one in objects:
-        digest = result.workspace.digests[one.file]
-        if one.is_sound(digest):
-            result.sound |= {} if one.legacy else {one.name: one.file}
-        else:
-            result.bad_objects.append(one)
-            result.add(one.file, digest.error or "is not the content that its name says", REPAIR)
-    for file in result.bad_runs:
-        result.add(file, "is a damaged entry of the run cache", REPAIR)
-
-
-def _check_remote(result: Survey, name: str, objects: list[StoredObject]) -> None:
-    """Report damaged objects, and folders that lack files: DVC takes files for stored if the list of a folder is."""
-    digests = result.workspace.digests
-    sound = {one.name: one.file for one in objects if one.is_sound(digests[one.file])}
-    for one in objects:
-        problem = digests[one.file].error or "is not the content that its name says"
-        if one.name in sound:
-            if not one.name.endswith(".dir") or {*read_listing(one.file).values()} <= sound.keys():
-                continue
-            problem = "lists files that are damaged or missing there"
-        remedy = "this cache has no sound copy: push it from one that has"
-        if one.name in result.sound:
-            result.bad_remote.append(one.file)
-            remedy = f"run `chatmill repair --remote {name}`, then `dvc push --remote {name}`"
-        result.add(one.file, problem, remedy)
-    for file in read_runs(result.project.remotes[name])[1]:
-        result.add(file, "is a damaged entry of the run cache", "delete it")
-
-
-def _check_entries(result: Survey) -> None:
-    """Compare the entry of each stage with the workspace; report each input and parameter once for all stages."""
-    changed: dict[str, list[str]] = defaultdict(list)
-    for stage in result.project.commands:
-        entry = result.entries.get(stage)
-        if entry is None:
-            result.add(LOCK_FILE, f"has no run of {stage}", "run `dvc repro`")
-        elif (better := _better_entry(result, stage, entry)) is not None:
-            result.replaced[stage] = better
-            result.add(LOCK_FILE, f"the entry of {stage} is not that of the run whose files are here", REPAIR)
-        else:
-            if entry["cmd"] != result.project.commands[stage]:
-                result.add(LOCK_FILE, f"the command of {stage} is not that of dvc.yaml", "run `dvc repro`")
-            for item in items(entry, "outs"):
-                cached = result.project.outputs[stage].get(item.path, True)
-                check_output(result, replace(item, cached=cached), stage)
-    for stage in result.project.commands.keys() & result.entries.keys() - result.replaced.keys():
-        entry = result.entries[stage]
-        for parameter in result.workspace.differing_parameters(entry):
-            changed[parameter].append(stage)
-        for item in items(entry, "deps"):
-            if not result.workspace.agrees(item) and not result.named(item.path):
-                changed[item.path].append(stage)
-    for path, stages in changed.items():
-        result.add(path, f"is not what it was in the run of {', '.join(sorted(stages))}", _input_remedy(result, path))
-
-
-def _better_entry(result: Survey, stage: str, entry: dict[str, Any]) -> dict[str, Any] | None:
-    """An entry that agrees with the files, where this one was damaged: in git, in the run cache, or with their sizes.
-
-    An entry that is in git, or whose outputs the cache has, is a run of its own.
-    """
-    workspace, command = result.workspace, result.project.commands[stage]
-    if workspace.explains(entry, command):
-        return None
-    content = result.project.committed_lock
-    committed: dict[str, Any] | None = read_lock(content).get(stage) if content else None
-    outputs = {item.path: item.md5 for item in items(entry, "outs")}
-    own = outputs.keys() == result.project.outputs[stage].keys() and result.sound.keys() >= {*outputs.values()}
-    candidates = [*filter(None, [committed]), *result.runs, workspace.with_sizes(entry)]
-    for other in candidates if entry != committed else ():
-        same = outputs == {item.path: item.md5 for item in items(other, "outs")}
-        if (same or not own) and workspace.explains(other, command):
-            return other
-    return None
-
-
-def _input_remedy(result: Survey, path: str) -> str:
-    tracked = result.project.tracked
-    in_git = path in tracked or any(one.startswith(f"{path}/") for one in tracked)
-    return f"`git checkout HEAD -- {path}` restores it; `dvc repro` runs with it" if in_git else "run `dvc repro`"
-
-
-def _check_manifests(result: Survey) -> None:
-    outputs = [path for stage in result.project.outputs.values() for path in stage if not result.named(path)]
-    root, checks = result.project.root, list[tuple[str, Callable[[], Any]]]()
-    for path in outputs:
-        for manifest in sorted((root / path).rglob(MANIFEST_NAME)):
-            checks.append((path, lambda folder=manifest.parent: check_manifest(folder)))  # type: ignore[misc]
-    for manifest in (Path(path) for path in outputs if path.endswith(MANIFEST_NAME)):
-        for path in (path for path in outputs if Path(path).parent == manifest.parent and path != str(manifest)):
-            checks.append((path, lambda f=root / path, m=root / manifest: check_file(f, m) if f.is_file() else None))  # type: ignore[misc]
-    with ThreadPoolExecutor() as threads:
-        for (path, _), error in zip(checks, threads.map(lambda check: _error_of(check[1]), checks), strict=True):
-            if error:
-                result.add(path, str(error), "run `dvc repro --force` for its stage")
-
-
-def _error_of(check: Callable[[], Any]) -> Exception | None:
-    try:
-        check()
-    except (ValueError, OSError) as error:
-        return error
-    return None
-
-
-def notices(project: Project) -> Iterator[str]:
-    """What is not checked, one line each."""
-    for name, url in project.unchecked_remotes.items():
-        yield f"remote {name} ({url}): not checked, since it is no folder of this machine"
 
 
 def chosen_remotes(project: Project, name: str | None) -> list[str]:
