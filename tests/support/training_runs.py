@@ -80,7 +80,9 @@ def run_training(tokens, out, **changes):
 def training_command(tokens, out, **changes):
     """The arguments with which Python runs the stage in a folder, whose params.yaml this writes."""
     out.mkdir(exist_ok=True)
-    (out / "params.yaml").write_text(yaml.safe_dump({"train_model": SETTINGS | changes}))
+    section = SETTINGS | changes
+    params = {"threads": section.pop("threads"), "train_model": section}
+    (out / "params.yaml").write_text(yaml.safe_dump(params))
     files = {
         "tokens": tokens / "tokens",
         "tokenizer": tokens / "tokenizer",
