@@ -61,23 +61,6 @@ def page(browser, address):
         yield page
 
 
-IN_HASTE = """const open = IDBFactory.prototype.open;
-IDBFactory.prototype.open = function (...arguments) {
-  const field = document.getElementById("message");
-  const press = (key) => field.dispatchEvent(new KeyboardEvent("keydown", { key }));
-  press("ArrowUp");
-  field.value = "Hello";
-  press("Enter");
-  return open.apply(this, arguments);
-};"""
-
-
-def test_what_is_sent_while_the_page_still_opens_is_answered(browser, address):
-    with visit(browser, address, script=IN_HASTE) as page:
-        finished(page)
-        assert answer_text(page) == "Hello! How are you?"
-
-
 @pytest.mark.parametrize("stop", ["Stop", "Escape"])
 def test_an_answer_streams_until_it_is_stopped_and_what_came_is_kept(page, stop):
     setting(page, "Max tokens").fill("16000")
@@ -87,19 +70,6 @@ def test_an_answer_streams_until_it_is_stopped_and_what_came_is_kept(page, stop)
     expect(last(page)).to_contain_text("Stopped.")
     expect(last(page).locator(".content")).to_have_text(GOES_ON)
     expect(page.get_by_role("button", name="Send")).to_be_visible()
-
-
-def test_an_answer_is_drawn_at_most_once_in_a_frame(page):
-    page.evaluate("""() => {
-        window.counts = { frames: 0, changes: 0 };
-        const count = () => { counts.frames += 1; requestAnimationFrame(count); };
-        requestAnimationFrame(count);
-        const watcher = new MutationObserver(() => (counts.changes += 1));
-        watcher.observe(document.getElementById("exchanges"), { subtree: true, childList: true, characterData: true });
-    }""")
-    ask(page, "Go on")
-    frames, changes = page.evaluate("[counts.frames, counts.changes]")
-    assert 0 < changes <= frames + 4  # the start and the end of an answer are drawn outside the frames
 
 
 def test_regenerating_asks_again_in_place_of_the_answer(page):

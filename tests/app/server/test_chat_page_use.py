@@ -182,17 +182,6 @@ def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_p
     expect(titles(page)).to_have_count(0)
 
 
-def test_html_of_a_user_or_a_model_is_text_and_never_runs(page, tmp_path):
-    bring(page, tmp_path / "in.jsonl", TALK)
-    expect(page.locator(".words")).to_have_text(f"Ask {HOSTILE}")
-    expect(page.locator(".content")).to_have_text(f"Say {HOSTILE}")
-    assert captured_request(page, lambda: send(page, HOSTILE))["messages"][-1]["content"] == HOSTILE
-    press(page, f"Delete Ask {HOSTILE[:56]}")
-    expect(page.locator("#notice")).to_contain_text("<img src=x")
-    assert page.locator("main :is(img, script, a), dialog :is(img, script, a)").count() == 0
-    assert "run" not in page.title().replace("='run'", "")
-
-
 def test_tabs_show_what_others_keep_and_write_nothing_over(page):
     ask(page, "First")
     expect(titles(page)).to_have_text("First")
@@ -276,15 +265,6 @@ def test_a_key_is_asked_for_until_it_fits_and_kept_for_the_tab(browser, folder):
         page.reload()
         ask(page, "Hello again")
         assert page.evaluate("Object.keys(localStorage).concat(Object.values(localStorage)).includes('right')") is False
-
-
-def test_a_server_whose_key_is_not_given_is_told(browser, folder):
-    with (
-        serving("--model", folder, *OPTIONS, CHATMILL_API_KEY="right") as address,
-        visit(browser, address, refused=True) as page,
-    ):
-        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-        expect(page.get_by_role("alert")).to_contain_text("The models cannot be listed.")
 
 
 def test_everything_is_done_with_the_keyboard(page):
@@ -394,12 +374,3 @@ def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page):
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     page.reload()
     expect(page.locator("#chat-list")).to_contain_text("No chats yet.")
-
-
-def test_no_address_but_the_servers_is_asked(browser, address):
-    with visit(browser, "about:blank") as page:
-        asked_for = []
-        page.on("request", lambda request: asked_for.append(request.url))
-        page.goto(address)
-        ask(page, "Hello")
-        assert {url.split("/")[2] for url in asked_for if not url.startswith("data:")} == {address.split("/")[2]}

@@ -21,13 +21,6 @@ UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tab
     !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim() && node.tagName !== "SELECT"))
     .map((node) => node.outerHTML)"""
 
-LINES_OF_DAY = """({ firstChild }) => {
-    const day = document.createRange();
-    day.setStart(firstChild, 0);
-    day.setEnd(firstChild, "2026-01-31".length);
-    return day.getClientRects().length;
-}"""
-
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
@@ -268,12 +261,6 @@ def test_every_control_has_a_name(page):
     assert page.evaluate(UNNAMED) == []
 
 
-def test_the_report_of_a_run_opens_in_a_tab_of_its_own(page):
-    with page.context.expect_page() as opened:
-        page.get_by_role("link", name="Report of second").click()
-    expect(opened.value.locator("h1")).to_have_text("A report")
-
-
 def test_ticks_stay_when_the_runs_are_read_anew(page, repository):
     tick(page, "main")
     repository.git("branch", "another", "main~0")
@@ -329,19 +316,6 @@ def test_the_page_is_never_wider_than_the_screen(browser, address, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         scrolls = page.evaluate("(node => node.scrollWidth > node.clientWidth)(document.getElementById('runs'))")
         assert scrolls == (width == 360)
-
-
-def test_the_table_fits_a_laptop_and_a_date_is_broken_before_its_time_alone(page):
-    assert page.locator(".scroll").evaluate("(node) => node.scrollWidth <= node.clientWidth")
-    dates = page.locator("tbody td:nth-child(3)").filter(has_text=":").all()
-    assert {date.evaluate(LINES_OF_DAY) for date in dates} == {1}
-
-
-def test_controls_are_large_enough_for_a_finger(browser, address):
-    with visit(browser, f"{address}/runs", viewport={"width": 390, "height": 844}, has_touch=True) as page:
-        page.wait_for_selector("tbody tr")
-        controls = page.locator("button:visible, select:visible")
-        assert min(controls.evaluate_all("(all) => all.map((node) => node.getBoundingClientRect().height)")) >= 44
 
 
 def test_a_folder_without_runs_says_why(browser, repository, tmp_path):

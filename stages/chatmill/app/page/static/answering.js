@@ -60,12 +60,13 @@ export class Answering {
   async *answer(request, pause) {
     const started = performance.now();
     const most = request.max_tokens ?? MAX_TOKENS;
-    const conversation = declareTools(toConversation(request.messages), this.tools);
-    const { ids, dropped } = this.truncated(conversation, most);
+    const { ids, dropped } = this.truncated(declareTools(toConversation(request.messages), this.tools), most);
     const detokenizer = this.#detokenizer(request);
     const room = Math.min(most, this.model.shape.context - ids.length);
     yield { prompt_token_ids: ids };
-    let [count, first, flushed] = [0, 0, started];
+    let count = 0;
+    let first = 0; // when the first token came
+    let flushed = started;
     let waiting = /** @type {{ parts: Part[], ids: number[] }} */ ({ parts: [], ids: [] });
     for await (const next of this.#generate(ids, new Sampler(this.allowed, samplingOf(request)), room, pause)) {
       first ||= performance.now();

@@ -42,8 +42,12 @@ export class Tokenizer {
     this.late = scored ? null : search(late);
     this.pattern = vocabulary.pattern === null ? null : new RegExp(vocabulary.pattern, "gu");
     this.splits = vocabulary.splits.map((split) => new RegExp(split, "gu"));
-    const [lookup, merge, wordpiece, viterbi] = [this.#lookup, this.#merge, this.#wordpiece, this.#viterbi];
-    this.algorithm = { lookup, merge, wordpiece, viterbi }[algorithm];
+    this.algorithm = {
+      lookup: this.#lookup,
+      merge: this.#merge,
+      wordpiece: this.#wordpiece,
+      viterbi: this.#viterbi,
+    }[algorithm];
     if (algorithm === "merge") this.merges = mergeTable(vocabulary, this.normal);
     if (algorithm === "wordpiece") this.#prepareWords();
     if (algorithm === "viterbi") this.#prepareScores(scored);
@@ -179,7 +183,8 @@ export class Tokenizer {
     this.round = exact ? (/** @type {number} */ score) => score : Math.fround;
     /** @type {Map<string, [number, number]>} */
     this.candidates = new Map();
-    let [least, highest] = [Infinity, SMALLEST];
+    let least = Infinity;
+    let highest = SMALLEST;
     for (const [token, id] of this.normal) {
       this.candidates.set(token, [id, scores[id]]);
       least = Math.min(least, scores[id]);
@@ -200,20 +205,23 @@ export class Tokenizer {
     const sums = new Float64Array(data.length + 1).fill(-Infinity);
     const from = new Int32Array(data.length + 1);
     const last = new Int32Array(data.length + 1); // the id that ends here; -1 for a character without a token
+    const take = (/** @type {number} */ sum, /** @type {number} */ start, /** @type {number} */ stop, id = -1) => {
+      if (sum <= sums[stop]) return;
+      sums[stop] = sum;
+      from[stop] = start;
+      last[stop] = id;
+    };
     sums[0] = 0;
     for (let start = 0, next = 1; start < data.length; start = next, next = start + 1) {
       while (next < data.length && (data.charCodeAt(next) & 0xc0) === 0x80) next += 1;
-      const most = Math.min(start + this.longest, data.length);
       let isCovered = false;
-      for (let stop = start + 1; stop <= most; stop += 1) {
+      for (let stop = start + 1; stop <= Math.min(start + this.longest, data.length); stop += 1) {
         const entry = candidates.get(data.slice(start, stop));
         if (!entry) continue;
         isCovered ||= stop === next;
-        const sum = round(sums[start] + entry[1]);
-        if (sum > sums[stop]) [sums[stop], from[stop], last[stop]] = [sum, start, entry[0]];
+        take(round(sums[start] + entry[1]), start, stop, entry[0]);
       }
-      const sum = round(sums[start] + unknownScore);
-      if (!isCovered && sum > sums[next]) [sums[next], from[next], last[next]] = [sum, start, -1];
+      if (!isCovered) take(round(sums[start] + unknownScore), start, next);
     }
     const ids = [];
     for (let end = data.length; end > 0; end = from[end]) {

@@ -35,7 +35,6 @@ const settings = new Settings(byId("sampling", HTMLElement));
 const history = new History();
 const list = new ChatList(byId("chat-list", HTMLElement), history, open);
 const chatView = new ChatView(nodes, { models, settings, history, onSaved, focus });
-let sendsWhenReady = false; // a message was sent before the models were loaded
 
 /** Open the conversation that the URL names, or a new one with the models that it names. */
 async function start() {
@@ -65,7 +64,6 @@ async function connect() {
   else showNotice("This browser cannot save chats for this page: export those that you want to keep.");
   await takeLoaded();
   await openFromUrl();
-  if (sendsWhenReady) send();
 }
 
 /** Save the server's loaded chat if the URL names it, unless this browser has it, and name it as any saved chat. */
@@ -139,8 +137,7 @@ async function onOtherTabChange({ id, deleted }) {
 /** Send the message in the field. */
 function send() {
   const text = message.value;
-  sendsWhenReady = !models.all.length;
-  if (sendsWhenReady || !text.trim() || !chatView.isReady()) return;
+  if (!text.trim() || !chatView.isReady()) return;
   message.value = "";
   fitMessage();
   chatView.ask(text);
