@@ -216,7 +216,7 @@ export class ChatView {
     if (after.problem && !hasText(after) && hasText(before)) {
       answers[column] = before;
       before.problem = after.problem;
-    } else if (this.settings.isGreedy && textOf(after.parts) === textOf(before.parts)) {
+    } else if (this.settings.isGreedy && hasText(after) && textOf(after.parts) === textOf(before.parts)) {
       showNotice("At temperature 0 the same message has the same answer: raise it in the settings for another one.");
     }
     view.showAnswer(column);
