@@ -18,7 +18,6 @@ from support.project import Project
 
 pytestmark = pytest.mark.slow
 CONFLICTS = ("dvc.lock", "data/metrics/summary.json")
-QUEUE_SECONDS = 1200
 
 
 def wait_until(condition):
@@ -44,22 +43,6 @@ class Member(Project):
     def has_nothing_to_do(self):
         """Whether `dvc repro` runs no stage, and fetches or links no output."""
         return "Data and pipelines are up to date." in self.dvc("repro")
-
-    def wait_for_its_queue(self):
-        """Wait until no experiment is queued or runs."""
-        end = monotonic() + QUEUE_SECONDS
-        while set(self.dvc("queue", "status").split()) & {"Queued", "Running"}:
-            assert monotonic() < end, "the queue has not ended"
-            sleep(2)
-
-    def model_of(self, experiment):
-        """The weights of an experiment, of which no stage runs again."""
-        self.dvc("exp", "apply", experiment)
-        assert self.has_nothing_to_do()
-        weights = (self.folder / "data/model/model.safetensors").read_bytes()
-        self.git("checkout", "-q", ".")
-        self.dvc("checkout")
-        return weights
 
 
 @contextmanager
@@ -188,20 +171,3 @@ def test_what_a_colleague_has_run_is_fetched_and_not_run_and_the_teams_run_comes
     second.git("checkout", "-q", "HEAD", "params.yaml", "dvc.lock", "data/metrics")
     second.dvc("pull")
     assert second.has_nothing_to_do()
-
-
-def test_experiments_that_ended_in_the_queues_of_two_machines_are_pulled_with_their_models(team):
-    names, models = ("three-steps", "five-steps"), {}
-    for member, name, steps in zip(team, names, (3, 5), strict=True):
-        member.dvc("exp", "run", "--queue", "--name", name, "-S", f"train_model.steps={steps}")
-        member.dvc("queue", "start")
-    for member, name in zip(team, names, strict=True):
-        member.wait_for_its_queue()
-        member.dvc("exp", "push", "origin", name)
-        models[name] = member.model_of(name)
-    for member, name in zip(team, reversed(names), strict=True):
-        assert name in member.dvc("exp", "list", "origin")
-        member.dvc("exp", "pull", "origin", name)
-        assert name in member.dvc("exp", "show", "--md")
-        assert member.model_of(name) == models[name]
-    assert models[names[0]] != models[names[1]]
