@@ -13,7 +13,7 @@ import torch
 from playwright.sync_api import expect
 
 from chatmill.app import cli
-from chatmill.app.commands.page import build_page, bundle, program
+from chatmill.app.commands.page import build_page, program
 from chatmill.app.page.content import (
     UntranslatedPatternError,
     read_content,
@@ -31,7 +31,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from support.chat_page import ask
-from support.chromium import chromium, visit
+from support.chromium import visit
 from support.exported import TYPES, export
 from support.page_engine import (
     ANSWER,
@@ -58,12 +58,6 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture
@@ -98,13 +92,6 @@ def test_a_name_is_text_wherever_it_stands(model):
 
 def test_no_module_of_the_page_has_what_would_end_its_script():
     assert not re.search(r"<(/?script|!--)", program(), re.IGNORECASE)
-
-
-def test_a_module_that_cannot_be_bundled_is_refused():
-    with pytest.raises(ValueError, match=r"imports x\.js, which is not among the modules"):
-        bundle({"a.js": 'import { x } from "./x.js";'}, {}, "")
-    with pytest.raises(ValueError, match="unknown form of import or export: export default 3;"):
-        bundle({"a.js": "export default 3;"}, {}, "")
 
 
 @pytest.mark.parametrize(

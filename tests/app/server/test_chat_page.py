@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from chatmill.conversation import Part
 from support.chat_page import answer_text, ask, captured_request, finished, last, press, send, setting, titles
-from support.chromium import chromium, visit
+from support.chromium import visit
 from support.serving import serving
 from support.tiny import write_model
 from support.trained import text, write_trained
@@ -47,12 +47,6 @@ def models(tmp_path_factory):
 def address(models):
     with serving("--model", models[0], "--model", models[1], *OPTIONS) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

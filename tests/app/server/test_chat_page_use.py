@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from chatmill.datasets.formats.registry import read_dataset
 from support.chat_page import ask, captured_request, finished, last, press, send, setting, titles
-from support.chromium import chromium, visit
+from support.chromium import visit
 from support.serving import process, serving
 from support.tiny import CONFIG, write_model
 
@@ -57,12 +57,6 @@ def folder(tmp_path_factory):
 def address(folder):
     with serving("--model", folder, *OPTIONS) as address:
         yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as browser:
-        yield browser
 
 
 @pytest.fixture

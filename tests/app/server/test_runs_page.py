@@ -9,7 +9,7 @@ import yaml
 from playwright.sync_api import expect
 
 from chatmill.conversation import Message, Record, render
-from support.chromium import chromium, visit
+from support.chromium import visit
 from support.run_repository import PARAMS, RunRepository
 from support.serving import serving
 
@@ -52,12 +52,6 @@ def line(question, group="0"):
 @pytest.fixture(scope="module")
 def address(repository):
     with serving("--model", "data/model", folder=repository.folder) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
         yield found
 
 
@@ -156,34 +150,6 @@ def test_a_curve_tells_its_values_under_the_pointer_and_under_the_keyboard(page)
     page.keyboard.press("Home")
     expect(chart).to_have_count(0)
     expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "At tokens 10,240: main 4.500")
-
-
-def test_the_curve_of_the_workspace_is_drawn_anew_while_it_grows_but_not_under_the_keyboard(page, repository):
-    file = repository.folder / "data/metrics/train.tsv"
-    whole, value = file.read_text(), page.locator("#curves output")
-
-    def grow(line):
-        text = file.read_text()
-        file.unlink()  # it may be read-only
-        file.write_text(text + line)
-
-    try:
-        tick(page, "workspace")
-        expect(value).to_have_text("2.500")
-        grow("50\t2.0\t1.5\n")
-        expect(value).to_have_text("1.500")
-        chart = page.get_by_role("slider", name="Training curves by step")
-        page.keyboard.press("Tab")
-        tab_to(page, chart)
-        page.keyboard.press("Home")
-        grow("60\t2.0\t1.25\n")
-        page.wait_for_timeout(4000)
-        expect(chart).to_have_attribute("aria-valuetext", "At step 20: workspace 3.750")
-        page.keyboard.press("Tab")
-        expect(value).to_have_text("1.250")
-    finally:
-        file.unlink()
-        file.write_text(whole)
 
 
 def test_a_run_without_a_curve_or_a_model_says_so(page):
