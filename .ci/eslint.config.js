@@ -29,7 +29,6 @@ export default [
       "prefer-const": "error",
     },
   },
-  { files: ["**/theme.js"], languageOptions: { sourceType: "script" } },
   {
     files: ["tests/benchmarks/*.js"], // programs of Node.js, without a page
     languageOptions: { globals: globals.node },

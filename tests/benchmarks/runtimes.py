@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 
 from chatmill.calculator import calculate
 from chatmill.conversation import conversation_segments, header_segments
-from chatmill.datasets.formats import messages as messages_format
+from chatmill.datasets.formats.chats import from_messages
 from chatmill.inference.model_loading import LoadedModel, load_model
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ class Chatmill:
     def __call__(self, messages: Messages) -> Response:
         declared = [{"role": "system", "content": "Tools: calculator"}, *messages]
         template = self.loaded.engine.template
-        segments = conversation_segments(messages_format.conversation({"messages": declared}), template)
+        segments = conversation_segments(from_messages({"messages": declared}), template)
         if messages[-1]["role"] == "tool":
             del segments[-2:]  # the answer after a result continues its turn
         else:
