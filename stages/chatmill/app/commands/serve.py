@@ -84,7 +84,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("chat page").add_argument
     add("--open", action="store_true", help="open the chat page in a browser")
     add("--load", metavar="FILE", help="open it with a saved chat; FILE may end with its number, as in 'FILE 2'")
-    command.add_argument("--strict", action="store_true", help="refuse unknown parameters instead of ignoring them")
     command.add_argument("-v", "--verbose", action="store_true", help="log every request, but not its content")
 
 
@@ -142,7 +141,6 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
         sampling,
         options.max_tokens,
         options.time_limit,
-        options.strict,
     )
 
 

@@ -17,7 +17,7 @@ from chatmill.app.server.jobs import (
     new_detokenizer,
 )
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.prompts import ClientCall, ClientFunction, Prompt
+from chatmill.app.server.prompts import Prompt
 from chatmill.app.server.security import (
     PING_SECONDS,
     ApiError,
@@ -180,11 +180,9 @@ class ChoiceWriter:
         answer: Answer,
         parameters: requests.GenerationRequest,
         builder: responses.CompletionBuilder,
-        function: ClientFunction | None,
     ) -> None:
         self.answer, self._parameters, self._builder = answer, parameters, builder
         self._text_offset, self._first = len(answer.prompt.echo), True
-        self._call = ClientCall(function) if function else None
 
     async def choice(self) -> responses.JsonObject:
         """The choice of the complete answer."""
@@ -192,7 +190,7 @@ class ChoiceWriter:
         all_parts = responses.merge_texts([*self.answer.prompt.echo_parts, *parts])
         more = {"token_ids": ids} if self._parameters.return_token_ids else {}
         return self._builder.choice(
-            self.answer.index, all_parts, self._logprobs(logprobs), self._finish_reason, more, self._call
+            self.answer.index, all_parts, self._logprobs(logprobs), self.answer.job.finish_reason, more
         )
 
     def chunk(self, update: Update) -> bytes:
@@ -200,19 +198,15 @@ class ChoiceWriter:
         returned, first = self._parameters.return_token_ids, self._first
         more = {"token_ids": update.ids} if returned else {}
         logprobs, self._first = self._logprobs(update.logprobs), False
-        chunk = self._builder.chunk(self.answer.index, parts, logprobs, more, call=self._call, first=first)
+        chunk = self._builder.chunk(self.answer.index, parts, logprobs, more, first=first)
         prompt_ids = {"prompt_token_ids": self.answer.job.prompt_ids} if returned and first else {}
         return responses.to_json(chunk | prompt_ids)
 
     def final_chunks(self, more: responses.JsonObject) -> list[bytes]:
         """The last chunk, after a first one if there was none."""
         first = [self.chunk(Update([], [], []))] if self._first else []
-        final = self._builder.final_chunk(self.answer.index, self._finish_reason, more)
+        final = self._builder.final_chunk(self.answer.index, self.answer.job.finish_reason, more)
         return [*first, responses.to_json(final)]
-
-    @property
-    def _finish_reason(self) -> str:
-        return self.answer.job.finish_reason
 
     def _logprobs(self, logprobs: list[TokenLogprob]) -> responses.JsonObject | None:
         if self.answer.job.num_logprobs is None:
@@ -233,10 +227,9 @@ class CompletionWriter:
         answers: Sequence[Answer],
         parameters: requests.GenerationRequest,
         builder: responses.CompletionBuilder,
-        function: ClientFunction | None = None,
     ) -> None:
         self._answers, self._parameters, self._builder = answers, parameters, builder
-        self._choices = [ChoiceWriter(answer, parameters, builder, function) for answer in answers]
+        self._choices = [ChoiceWriter(answer, parameters, builder) for answer in answers]
 
     async def send_full(self, send: Send) -> None:
         """Send the complete answers in one response."""

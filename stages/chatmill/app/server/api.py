@@ -14,19 +14,14 @@ from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import (
     chat_prompt,
     check_ids,
-    client_function,
-    ignored_tools,
-    refused_tools,
     text_prompts,
     tokenize_prompt,
     too_long,
 )
 from chatmill.app.server.requests import encode_without_blocking, parse
 from chatmill.app.server.security import (
-    HEADER,
     PING_SECONDS,
     CancellableResponse,
-    report_ignored,
     send_response,
     to_api_error,
 )
@@ -89,33 +84,17 @@ def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) ->
 
 # The endpoints of OpenAI's API for answers and models.
 
-IGNORED_TOOLS = (
-    "chatmill: a client declares tools that the model cannot call; they are ignored, and the answers' header "
-    f"{HEADER} names them (this is logged once; --strict refuses such requests)"
-)
-
 
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
     parameters, num_bytes = await parse(models, request, requests.ChatRequest)
     model = await models.get(parameters.model)
-
-    # Tools: the client's calculator, if the model was trained to call one.
-    function = client_function(model, parameters)
-    if unknown := ignored_tools(parameters, function):
-        if models.options.strict:
-            raise refused_tools(model, unknown)
-        report_ignored(request, [f"tools.{name}" for name in unknown])
-        models.log_once(IGNORED_TOOLS)
-
-    # The prompt, and the answers that are generated while the response is sent.
     max_tokens = parameters.max_completion_tokens or parameters.max_tokens
     config = generation_config(models, parameters, max_tokens, parameters.num_logprobs)
-    config = config._replace(ends_at_call=function is not None)
-    prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens, function)
+    prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens)
     answers = start_answers(models, model, [prompt], config, parameters.n or 1)
     builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
-    writer = CompletionWriter(answers, parameters, builder, function)
+    writer = CompletionWriter(answers, parameters, builder)
     return answer_response(answers, writer.stream if parameters.stream else writer.send_full)
 
 

@@ -29,9 +29,7 @@ from starlette.types import ASGIApp
 from chatmill.app.server import api, requests, runs
 from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
 from chatmill.app.server.security import (
-    HEADER,
     ApiError,
-    IgnoredParametersMiddleware,
     SecurityMiddleware,
     handle_api_error,
     handle_exception,
@@ -192,9 +190,7 @@ def create_app(
                 allow_origins=origins,
                 allow_methods=["GET", "POST"],
                 allow_headers=["authorization", "content-type"],
-                expose_headers=[HEADER],
             ),
-            Middleware(IgnoredParametersMiddleware),
         ],
         exception_handlers={
             ApiError: handle_api_error,

@@ -85,7 +85,6 @@ class GenerationConfig(NamedTuple):
     stop: Sequence[str] = ()
     num_logprobs: int | None = None  # the top logprobs of each token; None: no logprobs at all
     answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
-    ends_at_call: bool = False  # the client runs the tool, not the server
 
 
 class Timestamps(NamedTuple):
@@ -146,9 +145,7 @@ class CompletionJob:
         self.times = Timestamps(perf_counter())
         self.deadline = self.times.submitted_at + time_limit
         self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
-        tool = prompt_builder.tool
-        self._call_end = {tool.end_id} if tool and config.ends_at_call else set()
-        self._stop_ids = prompt_builder.stop_ids | self._call_end
+        self._stop_ids = prompt_builder.stop_ids
         needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
         self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
         self.generation = Generation(
@@ -157,7 +154,7 @@ class CompletionJob:
             sampler=Sampler(prompt_builder.allowed, config.sampling),
             stop_ids=self._stop_ids,
             max_tokens=config.max_tokens,
-            tool=None if config.ends_at_call else tool,
+            tool=prompt_builder.tool,
         )
 
     @property
@@ -188,7 +185,7 @@ class CompletionJob:
         ids = self.generation.step(logits, likeliest)
         logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
         if ids[-1] in self._stop_ids:
-            self.finish_reason = "tool_calls" if ids[-1] in self._call_end else "stop"
+            self.finish_reason = "stop"
         self.results.put(AnswerDelta(ids, logprobs))
 
     def finish(self, error: Exception | None = None) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from time import time
@@ -63,7 +62,6 @@ class ServingOptions(NamedTuple):
     sampling: Sampling
     max_tokens: int
     time_limit: float  # seconds for an answer
-    strict: bool = False  # refuse unknown parameters
 
 
 class Model(NamedTuple):
@@ -96,7 +94,6 @@ class Models:
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
         self.parsing = asyncio.Semaphore(1)  # of large requests
-        self._logged: set[str] = set()
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
@@ -149,12 +146,6 @@ class Models:
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": self._defaults(),
         }
-
-    def log_once(self, message: str) -> None:
-        """Log a message to stderr, unless this server has logged it before."""
-        if message not in self._logged:
-            self._logged.add(message)
-            logging.getLogger(__name__).warning(message)
 
     async def drain(self, seconds: float) -> None:
         """Wait until all answers are complete, at most `seconds`, then stop the schedulers."""

@@ -1,34 +1,20 @@
 """Pydantic models of the API's requests, which refuse wrong types and values out of range.
 
-Unknown parameters are collected in `ignored`, or refused with `--strict`. Those in UNSUPPORTED are always refused, as
-an answer without them would mean something else.
+Unknown parameters are ignored, but those in UNSUPPORTED are refused: an answer without them would mean something else.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from chatmill.app.server.models import Models
-from chatmill.app.server.security import ApiError, report_ignored
+from chatmill.app.server.security import ApiError
 from chatmill.inference.sampler import Sampling
 
-HARMLESS = (  # of OpenAI's API; --strict ignores them, too, as they do not change what an answer says
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "parallel_tool_calls",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prediction",
-    "reasoning_effort",
-    "verbosity",
-)
 UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
     "logit_bias",
     "functions",
@@ -43,6 +29,8 @@ UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or
     "grammar",
     "json_schema",
     "bad_words",
+    "best_of",
+    "suffix",
     "ignore_eos",
     "min_tokens",
     "prompt_embeds",
@@ -60,34 +48,21 @@ Penalty = Annotated[float, Field(ge=-2, le=2)]
 RequestType = TypeVar("RequestType", bound="ModelRequest")
 
 
-class Parameters(BaseModel):
-    """Parameters by name. With the context `strict`, the first unknown one is refused."""
-
+class ModelRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
+    model: Annotated[str, Field(max_length=1000)] | None = None
+
     @model_validator(mode="after")
-    def _check_names(self, info: ValidationInfo) -> Self:
-        strict = bool(info.context and info.context.get("strict"))
+    def _refuse_unsupported(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if name in UNSUPPORTED and value not in (None, False, "", [], {}):
                 raise PydanticCustomError("unsupported", "{name}", {"name": name})
-            if strict and name not in HARMLESS + UNSUPPORTED:
-                raise PydanticCustomError("extra_forbidden", "{name}", {"name": name})
         return self
 
-    @property
-    def ignored(self) -> list[str]:
-        """The names of the parameters that were given and have no effect."""
-        return [name for name, value in (self.model_extra or {}).items() if value is not None]
 
-
-class ModelRequest(Parameters):
-    model: Annotated[str, Field(max_length=1000)] | None = None
-
-
-class StreamOptions(Parameters):
+class StreamOptions(BaseModel):
     include_usage: bool | None = None
-    include_obfuscation: bool | None = None
 
 
 class GenerationRequest(ModelRequest):
@@ -109,12 +84,6 @@ class GenerationRequest(ModelRequest):
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
 
     @property
-    def ignored(self) -> list[str]:
-        """The names of the parameters that were given and have no effect."""
-        options = self.stream_options.ignored if self.stream_options else []
-        return [*super().ignored, *(f"stream_options.{name}" for name in options)]
-
-    @property
     def stops(self) -> list[str]:
         """The texts that end an answer."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
@@ -129,31 +98,6 @@ class GenerationRequest(ModelRequest):
         names = [name for name in Sampling.__slots__ if name != "seed"]
         values = {name: getattr(defaults if getattr(self, name) is None else self, name) for name in names}
         return Sampling(**values, seed=seed if self.seed is None else self.seed % (1 << 64))
-
-
-class Function(BaseModel):
-    """A function that a model may call; `parameters` is a JSON schema."""
-
-    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
-    parameters: dict[str, Any] | None = None
-
-
-class ToolDefinition(BaseModel):
-    """A tool of the client: a function, or another type of tool, which no model calls."""
-
-    type: Annotated[str, Field(min_length=1, max_length=64)]
-    function: Function | None = None
-
-    @model_validator(mode="after")
-    def _has_its_function(self) -> Self:
-        if self.type == "function" and not self.function:
-            raise ValueError("expected `function` beside the type 'function'")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The name of the function, or the type of another tool."""
-        return self.function.name if self.function else self.type
 
 
 class ResponseFormat(BaseModel):
@@ -171,8 +115,6 @@ class ChatRequest(GenerationRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     continue_final_message: bool = False
-    tools: Annotated[list[ToolDefinition], Field(max_length=128)] | None = None
-    tool_choice: Any = None
     response_format: ResponseFormat | None = None
     modalities: list[Literal["text"]] | None = None
 
@@ -188,15 +130,6 @@ class CompletionRequest(GenerationRequest):
     prompt: Text | Ids | Texts | IdLists
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
-    suffix: Literal[""] | None = None
-
-    @field_validator("best_of")
-    @classmethod
-    def _selects_nothing(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value not in (None, n := info.data.get("n") or 1):
-            raise ValueError(f"expected {n}, the value of n, got {value}")
-        return value
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -233,10 +166,10 @@ def as_list(given: str | list[int] | list[str] | list[list[int]]) -> list[str | 
     return list(texts) or [[item for item in given if isinstance(item, int)]]
 
 
-def parse_request(request_type: type[RequestType], body: bytes, *, strict: bool = False) -> RequestType:
+def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
     """Parse and validate a request's JSON. Raises ApiError with the first error."""
     try:
-        return request_type.model_validate_json(body, context={"strict": strict})
+        return request_type.model_validate_json(body)
     except ValidationError as error:
         raise validation_error(error) from error
 
@@ -248,8 +181,6 @@ def validation_error(error: ValidationError) -> ApiError:
     match first["type"]:
         case "json_invalid":
             return ApiError(400, f"the body is not JSON: {name.removeprefix('Invalid JSON: ')}", code="invalid_json")
-        case "extra_forbidden":
-            return ApiError(400, f"unknown parameter {name!r:.100}", param=place or name, code="unknown_parameter")
         case "unsupported":
             return ApiError(
                 400, f"{name}: this server does not support it", param=place or name, code="unsupported_parameter"
@@ -286,14 +217,11 @@ async def parse(models: Models, request: Request, request_type: type[RequestType
 
     Large bodies are parsed one at a time in a thread, as parsing blocks all threads.
     """
-    body, strict = await read_body(request), models.options.strict
+    body = await read_body(request)
     if len(body) < MAX_INLINE_JSON:
-        parameters = parse_request(request_type, body, strict=strict)
-    else:
-        async with models.parsing:
-            parameters = await asyncio.to_thread(parse_request, request_type, body, strict=strict)
-    report_ignored(request, parameters.ignored)
-    return parameters, len(body)
+        return parse_request(request_type, body), len(body)
+    async with models.parsing:
+        return await asyncio.to_thread(parse_request, request_type, body), len(body)
 
 
 async def encode_without_blocking(num_bytes: int, encode: Callable[..., Result], *arguments: object) -> Result:

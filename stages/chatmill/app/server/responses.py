@@ -12,7 +12,6 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 from chatmill.app.server.jobs import CompletionJob
-from chatmill.app.server.prompts import ClientCall
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -37,7 +36,6 @@ class CompletionBuilder:
         logprobs: JsonObject | None,
         more: JsonObject,
         *,
-        call: ClientCall | None = None,
         first: bool = False,
     ) -> JsonObject:
         """A chunk with the parts that were added to an answer."""
@@ -46,11 +44,8 @@ class CompletionBuilder:
         if self.kind == "text":
             return {**self._chunk_fields, "choices": [{"text": text, **choice}]}
         delta: JsonObject = {"role": "assistant"} if first else {}
-        if call:
-            delta |= call.delta(parts, first=first)
-        else:
-            delta |= {"content": text} if text or first else {}
-            delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
+        delta |= {"content": text} if text or first else {}
+        delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
         return {**self._chunk_fields, "choices": [{"delta": delta, **choice}]}
 
     def final_chunk(self, index: int, finish_reason: str, more: JsonObject) -> JsonObject:
@@ -70,15 +65,12 @@ class CompletionBuilder:
         logprobs: JsonObject | None,
         finish_reason: str,
         more: JsonObject,
-        call: ClientCall | None = None,
     ) -> JsonObject:
         choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason, **more}
         if self.kind == "text":
             return {"text": plain_text(parts), **choice}
         message: JsonObject = {"role": "assistant", "content": plain_text(parts), "refusal": None}
-        if call:
-            message |= call.message(parts)
-        elif any(part.kind != "text" for part in parts):
+        if any(part.kind != "text" for part in parts):
             message["parts"] = parts_to_json(parts)
         return {"message": message, **choice}
 

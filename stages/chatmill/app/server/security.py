@@ -6,8 +6,7 @@ import binascii
 import hmac
 import json
 import os
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from ipaddress import ip_address
 from typing import Any
 
@@ -92,40 +91,6 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
 async def handle_exception(_: Request, __: Exception) -> Response:
     """Starlette's handler of all other exceptions, which are logged to stderr."""
     return ApiError(500, "internal server error: see the server's log").response()
-
-
-# The response header that names the parameters of a request that were ignored.
-
-HEADER = "X-Ignored-Parameters"
-MAX_NAMES, MAX_LENGTH = 20, 40  # names in the header, characters of each
-_STATE = "ignored_parameters"
-
-
-class IgnoredParametersMiddleware:
-    """ASGI middleware: adds the header where a handler has called `report_ignored`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_header(message: Message) -> None:
-            names = scope.get("state", {}).get(_STATE)
-            if message["type"] == "http.response.start" and names:
-                MutableHeaders(scope=message)[HEADER] = header_value(names)
-            await send(message)
-
-        await self._app(scope, receive, send_with_header)
-
-
-def report_ignored(request: Request, names: Sequence[str]) -> None:
-    """Name parameters in the header of the response, after those that were named before."""
-    setattr(request.state, _STATE, [*getattr(request.state, _STATE, ()), *names])
-
-
-def header_value(names: Sequence[str]) -> str:
-    """The names, in which all but letters, digits, `_`, `.` and `-` is replaced: `user, metadata`."""
-    shown = [re.sub(r"[^A-Za-z0-9_.-]", "?", name[:MAX_LENGTH]) for name in names[:MAX_NAMES]]
-    return ", ".join(shown) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")
 
 
 # Responses that are cancelled when the client disconnects, and server-sent events.
