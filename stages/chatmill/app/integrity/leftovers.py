@@ -4,6 +4,7 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,7 @@ def leftovers(project: Project) -> Iterator[Leftover]:
     folders = sorted(folder for place in places for folder in place.glob(f"{SCRATCH}/*") if folder.name.isdigit())
     for folder in folders:
         if folder.is_dir() and not is_alive(int(folder.name), folder.stat().st_mtime):
-            yield Leftover(folder, "was left by a stage that was ended", lambda folder=folder: discard_scratch(folder))
+            yield Leftover(folder, "was left by a stage that was ended", partial(discard_scratch, folder))
 
 
 def running(project: Project) -> tuple[Path, str] | None:
