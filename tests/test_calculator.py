@@ -1,25 +1,14 @@
 import json
-import operator
 import re
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.calculator import MAX_LENGTH, calculate
+from chatmill.calculator import calculate
 from support.paths import SHARED
 
 GSM8K = SHARED / "chat/gsm8k/train.jsonl"
-OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
-
-NUMBERS = st.decimals(0, 999, places=2).map(lambda number: (f"{number:f}", Fraction(number)))
-
-
-def combine(nodes):
-    signed = nodes.map(lambda node: (f"-({node[0]})", -node[1]))
-    pairs = st.tuples(nodes, st.sampled_from("+-*"), nodes)
-    return signed | pairs.map(lambda p: (f"({p[0][0]} {p[1]} {p[2][0]})", OPERATORS[p[1]](p[0][1], p[2][1])))
 
 
 @pytest.mark.parametrize(
@@ -77,22 +66,9 @@ def test_what_is_no_arithmetic_is_refused(text):
     assert calculate(text) == "error: not arithmetic"
 
 
-def test_division_by_zero_and_excessive_length_are_named():
-    assert calculate("1/(2-2)") == "error: division by zero"
-    assert calculate("1" * (MAX_LENGTH + 1)) == "error: longer than 200 characters"
-    assert calculate("-" * (MAX_LENGTH - 1) + "1") == "-1"
-
-
 @given(st.text() | st.text("0123456789.+-*/() "))
 def test_any_text_gives_a_number_or_an_error(text):
     assert re.fullmatch(r"-?\d+(\.\d{0,5}[1-9])?|error: .+", calculate(text), re.ASCII)
-
-
-@given(st.recursive(NUMBERS, combine, max_leaves=8))
-def test_results_equal_those_of_exact_fractions(node):
-    expression, value = node
-    result = calculate(expression)
-    assert len(expression) > MAX_LENGTH or abs(Fraction(result) - value) <= Fraction(1, 2 * 10**6)
 
 
 @pytest.mark.skipif(not GSM8K.exists(), reason="gsm8k is not here")

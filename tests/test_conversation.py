@@ -1,11 +1,10 @@
 import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part, Record, check_turns, escape, is_document, parse, render, unescape
+from chatmill.conversation import Message, Part, Record, check_turns, escape, parse, render, unescape
 from chatmill.record_files import read_records
 from support.conversations import MESSAGES, TEXT
 
@@ -19,18 +18,6 @@ def test_parse_inverts_render(conversation):
 def test_unescape_inverts_escape_and_escaped_text_opens_no_token(text):
     assert unescape(escape(text)) == text
     assert "<|" not in escape(text)
-
-
-@given(st.lists(MESSAGES))
-def test_rendered_text_holds_exactly_the_control_tokens_of_its_turns(conversation):
-    calls = [part.kind for message in conversation for part in message.parts if part.kind != "text"]
-    assert len(re.findall(r"<\|", render(conversation))) == 2 * len(conversation) + 2 * len(calls)
-
-
-def test_chatml_has_one_newline_and_it_follows_the_end():
-    assert render([Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]) == (
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
-    )
 
 
 def test_tool_use_stands_inside_the_turn():
@@ -115,13 +102,3 @@ def test_choices_that_do_not_fit_the_messages_are_named_by_file_and_line(tmp_pat
     (tmp_path / "chat.jsonl").write_text(good + json.dumps(json.loads(good) | {"train": train}) + "\n")
     with pytest.raises(ValueError, match=rf"chat\.jsonl:2: .*train: expected {message}"):
         list(read_records(tmp_path / "chat.jsonl"))
-
-
-@given(st.lists(MESSAGES))
-def test_a_rendered_conversation_is_no_document(conversation):
-    assert not is_document(render(conversation))
-
-
-@given(TEXT)
-def test_any_escaped_text_is_a_document(text):
-    assert is_document(escape(text)) == bool(text)

@@ -1,7 +1,7 @@
 import pytest
 
 from chatmill.conversation import Message, Part, Record, render
-from chatmill.data_card import Spread, find_oddities, make_card, spread
+from chatmill.data_card import Spread, find_oddities, make_card
 
 
 def record(*texts, train=None):
@@ -29,17 +29,6 @@ def test_conversations_longer_than_the_context_are_counted():
     assert (card.unit, card.lengths, card.cut) == ("tokens", Spread(5, 9, 9), 1)
 
 
-def test_a_document_is_one_message_that_is_trained():
-    card = make_card([Record("books", "g", "Some text of a book.")])
-    assert (card.messages, card.bytes, card.trained_bytes) == ({"document": 1}, 20, 20)
-
-
-def test_quantiles_are_values_of_the_data():
-    assert spread(range(1, 101)) == Spread(50, 95, 100)
-    assert spread([7]) == Spread(7, 7, 7)
-    assert spread([]) == Spread(0, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [
@@ -60,8 +49,3 @@ def test_quantiles_are_values_of_the_data():
 )
 def test_odd_things_are_found(text, names):
     assert set(find_oddities(text)) == names
-
-
-def test_odd_things_are_counted_with_examples():
-    card = make_card([record("Hi", "www.example.org"), record("Hi", "No"), record("www.example.org", "Oh")])
-    assert card.odd == {"URLs": {"messages": 2, "examples": ["www.example.org"]}}

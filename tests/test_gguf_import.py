@@ -1,4 +1,3 @@
-import random
 import struct
 
 import numpy as np
@@ -57,14 +56,6 @@ def test_fields_and_tensors_are_what_was_written(tmp_path):
         assert found.dtype == np.float32 and np.abs(found - MATRIX).max() < error
 
 
-def test_a_type_that_nobody_dequantizes_here_is_named(tmp_path):
-    file = tmp_path / "a.gguf"
-    kind = GGMLQuantizationType.Q8_1
-    file.write_bytes(header(tensors=tensor(shape=(32,), kind=int(kind)), num_tensors=1) + bytes(100))
-    with pytest.raises(ValueError, match="its tensor x is Q8_1: expected f32, f16, q8_0 or q4_0"):
-        read_gguf(file).tensor("x")
-
-
 END = bytes(512)
 ONE = {"num_tensors": 1}
 
@@ -106,18 +97,3 @@ def test_a_damaged_or_hostile_file_is_refused_in_one_line(tmp_path, data, messag
     with pytest.raises(ValueError, match=message) as raised:
         read_gguf(file)
     assert str(raised.value).startswith(f"{file}: ") and "\n" not in str(raised.value)
-
-
-def test_no_change_of_bytes_does_more_than_raise_a_value_error(tmp_path):
-    data, pick, refused = written(tmp_path / "a.gguf").read_bytes(), random.Random(1), 0
-    for _ in range(1500):
-        changed = bytearray(data)
-        for _ in range(pick.randint(1, 4)):
-            changed[pick.randrange(len(changed) // 2)] = pick.choice([0, 1, 9, 127, 255, pick.randrange(256)])
-        (tmp_path / "b.gguf").write_bytes(changed[: pick.choice([len(changed), pick.randrange(len(changed))])])
-        try:
-            content = read_gguf(tmp_path / "b.gguf")
-            assert all(content.tensor(name).numel() <= len(data) * 2 for name in content.places)
-        except ValueError:
-            refused += 1
-    assert 700 < refused < 1500

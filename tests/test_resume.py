@@ -163,23 +163,6 @@ def test_after_an_edit_of_the_optimizer_a_killed_run_begins_anew(tokens, whole, 
 
 
 @pytest.mark.slow
-def test_where_states_do_not_fit_the_run_goes_on_without(tokens, tmp_path, whole):
-    run, room = Run(tmp_path, tokens), (whole.folder / RESULTS[0]).stat().st_size
-    code, output = run.finish([(resource.RLIMIT_FSIZE, room)])
-    assert code == 0 and "file too large for a state of" in output and output.count("\n") == 1
-    assert run.results() == whole.results() and not list(tmp_path.glob(".cache/resume"))
-
-
-@pytest.mark.slow
-def test_where_the_model_does_not_fit_the_run_ends_and_can_go_on(tokens, tmp_path, whole):
-    run = Run(tmp_path, tokens)
-    code, output = run.finish([(resource.RLIMIT_FSIZE, 100_000)])
-    assert code == 1 and "/model: file too large: " in output.splitlines()[-1] and "Traceback" not in output
-    assert not (tmp_path / "model").exists()
-    assert run.finish() == (0, "") and run.results() == whole.results()
-
-
-@pytest.mark.slow
 def test_used_up_memory_is_one_sentence(tokens, tmp_path):
     run = Run(tmp_path, tokens, depth=8, steps=2)
     output = "out of memory: lower train_model.depth, context or batch_size\n"
@@ -202,12 +185,6 @@ def test_used_up_memory_is_one_sentence(tokens, tmp_path):
 def test_what_cannot_be_trained_is_refused(tokens, tmp_path, changes, message):
     with pytest.raises(ValueError, match=message):
         train(tokens, tmp_path, **changes)
-
-
-def test_a_context_that_the_data_cannot_fill_is_told(tokens, tmp_path, capsys):
-    train(tokens, tmp_path, context=4096, batch_size=4096, steps=1)
-    message = r"train_model: the conversations have \d+ tokens together: lower train_model.context = 4096\n"
-    assert re.search(message, capsys.readouterr().err)
 
 
 def test_tokens_that_were_cut_are_refused(tokens, tmp_path):

@@ -1,4 +1,4 @@
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 
@@ -12,7 +12,6 @@ from chatmill.conversation import (
     escape,
     record_segments,
     render,
-    spans,
 )
 
 CONVERSATION = [
@@ -38,20 +37,6 @@ def test_trained_are_the_assistants_text_its_calls_and_the_end_of_its_turn():
 def test_tool_output_and_bos_have_no_loss():
     ignored = ["<|bos|>", "<|output_start|>", "36", "<|output_end|>"]
     assert text_of(CONVERSATION, "chatml", LossKind.IGNORED) == ignored
-
-
-def test_markers_as_they_stand():
-    conversation = [Message.from_text("user", "Hi"), Message.from_text("assistant", "Ho")]
-    assert "".join(segment.text for segment in conversation_segments(conversation, "markers")) == (
-        "<|bos|>Human: Hi\n\nAssistant: Ho<|im_end|>\n\n"
-    )
-
-
-@pytest.mark.parametrize("template", ["chatml", "markers"])
-def test_spans_join_text_between_control_tokens(template):
-    groups = spans(conversation_segments(CONVERSATION, template))
-    assert [segment for group in groups for segment in group] == conversation_segments(CONVERSATION, template)
-    assert all(a[-1].control or b[0].control for a, b in pairwise(groups))
 
 
 def kinds(train, template="chatml"):

@@ -1,4 +1,3 @@
-import os
 import pkgutil
 import platform
 import subprocess
@@ -13,7 +12,6 @@ from chatmill.app.cli import COMMANDS, main
 from chatmill.conversation import IM_START
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.processes import error_line
-from support.paths import ROOT
 from support.tiny import write_model
 
 
@@ -78,24 +76,6 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, cap
     assert (shown.out, shown.err.count("\n")) == ("", 1)
 
 
-@pytest.mark.parametrize("command", ["chat -p Hi", "serve", "show Hi", "compare HEAD workspace -p Hi"])
-def test_a_project_without_git_is_to_be_put_into_git_first(command, capsys, monkeypatch, tmp_path):
-    (tmp_path / "dvc.yaml").write_text("stages: {}\n")
-    (tmp_path / ".dvc").mkdir()
-    monkeypatch.chdir(tmp_path)
-    assert main(command.split()) == 1
-    assert "run `git init && git add -A && git commit -m Start`, then `dvc repro`" in capsys.readouterr().err
-    (tmp_path / ".git").mkdir()
-    assert main(command.split()) == 1
-    assert "git init" not in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("prompt", "message"), [(" ", "the message is empty"), ("x" * 700, "the message takes 720")])
-def test_a_prompt_that_cannot_be_answered_is_refused(prompt, message, model, capsys):
-    assert chat("--model", model, "-p", prompt) == 1
-    assert capsys.readouterr().err.startswith(f"chatmill: {message}")
-
-
 def answered(capsys, *arguments):
     """The text on stdout."""
     assert chat(*arguments) == 0
@@ -110,15 +90,6 @@ def test_a_pipe_and_a_prompt_file_follow_the_prompt(model, capsys, monkeypatch, 
     assert answered(capsys, *common, "-p", "Say:", "--prompt-file", file) == expected
     monkeypatch.setattr(sys, "stdin", file.open())
     assert answered(capsys, *common, "-p", "Say:") == expected
-
-
-def test_a_file_that_a_loop_reads_line_by_line_is_left_to_it(model, capsys, monkeypatch, tmp_path):
-    (tmp_path / "lines.txt").write_text("one\ntwo\n")
-    stdin = (tmp_path / "lines.txt").open()
-    os.lseek(stdin.fileno(), 4, os.SEEK_SET)
-    monkeypatch.setattr(sys, "stdin", stdin)
-    chat("--model", model, "-p", "one", "--max-tokens", 12)
-    assert os.lseek(stdin.fileno(), 0, os.SEEK_CUR) == 4
 
 
 @pytest.mark.parametrize("arguments", [[], ["-p", "Say:"], ["--prompt-file", "-"]])
@@ -147,12 +118,6 @@ def test_a_prompt_continues_a_saved_chat(model, capsys, tmp_path):
     assert (shown.err, shown.out) == ("", "".join(f"{one.text}\n" for one in item.conversation[1::2]))
 
 
-def test_output_is_never_overwritten_and_nothing_is_loaded_in_vain(capsys, tmp_path):
-    (tmp_path / "mine.txt").write_text("mine")
-    assert chat("--model", "nowhere", "-p", "Hi", "--output", tmp_path / "mine.txt") == 1
-    assert "mine.txt already exists" in capsys.readouterr().err
-
-
 def test_a_stop_text_ends_the_answer_before_it(model, capsys):
     common = ("--model", model, "-p", "Hi", "--max-tokens", 12)
     full = answered(capsys, *common)
@@ -175,23 +140,9 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("closed", "answers", "notices"), [("<&-", 1, 1), (">&-", 0, 1), ("2>&-", 1, 0), ("<&- >&- 2>&-", 0, 0)]
-)
-def test_streams_that_are_closed_are_empty_ones(closed, answers, notices, graph):
-    command = f"{sys.executable} -m chatmill.app.cli chat --model {graph} -p Hi --max-tokens 4 --device cpu -v {closed}"
-    result = subprocess.run(command, shell=True, stdin=subprocess.DEVNULL, capture_output=True, check=True)
-    assert (bool(result.stdout), bool(result.stderr)) == (answers, notices)
-
-
 def test_without_a_terminal_there_is_no_conversation(capsys, model):
     assert chat("--model", model, "-p", "Hi", "--interactive") == 1
     assert "no terminal to chat in: pass a prompt with -p" in capsys.readouterr().err
-
-
-def test_example_prompts_are_read(model, capsys):
-    for file in ROOT.glob("data/raw/prompts/*.txt"):
-        assert answered(capsys, "--model", model, "--prompt-file", file, "--max-tokens", 2), file
 
 
 @pytest.mark.parametrize(
@@ -218,21 +169,8 @@ def test_version_is_one_line_for_which_nothing_of_torch_is_loaded():
     assert (result.stdout, "torch" in result.stderr) == (expected, False)
 
 
-def test_version_tells_what_is_not_installed(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out.endswith(", torch not installed\n")
-
-
 def test_help_names_every_command_and_the_version(capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     shown = capsys.readouterr().out
     assert [name for name in ("--version", *COMMANDS) if name not in shown] == []
-
-
-def test_a_command_starts_without_looking_up_versions():
-    command = [sys.executable, "-X", "importtime", "-c", "from chatmill.app.cli import build_parser; build_parser('')"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "importlib.metadata" not in result.stderr

@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from chatmill.app.cli import main
-from chatmill.app.named_models import find_or_fetch, load_named, named_errors
-from support.tiny import byte_tokenizer, write_model
+from chatmill.app.named_models import find_or_fetch, load_named
+from support.tiny import write_model
 
 
 @pytest.fixture(autouse=True)
@@ -30,40 +30,10 @@ def message_of(name, **options):
     return str(caught.value)
 
 
-def test_a_message_that_begins_with_the_name_by_chance_gets_it_all_the_same():
-    assert message_of("unknown", template="x").startswith("unknown: unknown template 'x'")
-    with pytest.raises(ValueError, match=r"^context: context: expected 2 tokens$"), named_errors("context"):
-        raise ValueError("context: expected 2 tokens")
-
-
 @pytest.mark.parametrize("name", ["damaged", "./damaged/", "../{}/damaged", "{}"])
 def test_a_file_of_the_model_is_named_as_the_model_is(folder, name):
     given = str(folder / "damaged") if name == "{}" else name.format(folder.name)
     assert message_of(given).startswith(f"{Path(given)}/config.json")
-
-
-@pytest.mark.parametrize("folder_name", ["", "weights/"])
-def test_a_file_beside_one_of_weights_is_named_from_the_current_folder(folder_name):
-    Path("weights").mkdir()
-    shutil.copy("unknown/model.safetensors", f"{folder_name}a.safetensors")
-    message = message_of(f"{folder_name}a.safetensors")
-    assert message.startswith(f"{folder_name}a.safetensors: {folder_name}config.json is missing")
-
-
-def test_a_tokenizer_is_named_as_it_is_given():
-    Path("tokenizer.json").write_text("{")
-    assert message_of("unknown", tokenizer=Path("tokenizer.json")).startswith("tokenizer.json")
-    assert byte_tokenizer().vocab_size  # that of the model is whole
-
-
-@pytest.mark.parametrize("command", ["evaluate", "compare", "compare -p Hi"])
-def test_commands_name_the_damaged_file_once(capsys, command):
-    name, *prompt = command.split()
-    data = prompt or ["--data", "text.txt"]
-    models = ["damaged"] if name == "evaluate" else ["damaged", "damaged"]
-    assert main([name, *models, *data]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("chatmill: damaged/config.json") and error.count("damaged") == 1
 
 
 @pytest.mark.parametrize("command", ["evaluate --data text.txt", "compare --data text.txt", "compare -p Hi"])

@@ -7,8 +7,6 @@ from chatmill.benchmarking.latency import (
     Workload,
     latencies,
     make_cases,
-    percentiles,
-    time_statistics,
     token_times_ms,
 )
 from support.scripted import ScriptedEngine
@@ -35,17 +33,6 @@ def test_engines_take_turns_at_each_prompt():
     cases = [(case.engine.name, case.mode, len(case.prompt)) for case in make_cases(engines, [[1], [1, 2]])]
     turns = [("onnx", "cache"), ("onnx_int8", "cache"), ("onnx", "recompute")]
     assert cases == [(*turn, length) for length in (1, 2) for turn in turns]
-
-
-def test_percentiles_of_a_hundred_and_one_values_are_values():
-    assert percentiles(range(101)) == {"p50": 50.0, "p95": 95.0}
-
-
-def test_spread_is_between_repetitions_and_not_between_tokens():
-    assert time_statistics([[4, 1, 1, 100], [2, 3, 3, 3]]) == {
-        "ttft_ms": {"p50": 3.0, "p95": pytest.approx(3.9), "spread": 2.0},
-        "token_ms": {"p50": 3.0, "p95": pytest.approx(75.75), "spread": 3.0},
-    }
 
 
 def test_reached_holds_each_repetition_against_what_the_machine_allowed_in_it():

@@ -1,9 +1,7 @@
-from itertools import count
-
 import pytest
 
 import export_onnx
-from chatmill.benchmarking.latency import LimitsProbe, MachineLimits, Workload, _matmul_graph, weight_bytes
+from chatmill.benchmarking.latency import MachineLimits, Workload, weight_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from support.tiny import CONFIG, random_model, write_model
 
@@ -41,31 +39,9 @@ def test_flops_of_a_prompt_are_those_of_each_matrix_and_each_attended_position()
     assert Workload(config, {}).prompt_flops(3) == expected
 
 
-def test_a_token_reads_the_keys_and_values_of_all_before_it():
-    cache = 7 * CONFIG.num_hidden_layers * CONFIG.num_key_value_heads * CONFIG.head_dim * 2 * 4
-    workload = Workload(CONFIG.to_json(), {"onnx": 1000})
-    assert workload.bytes_per_token("onnx", 7) == 1000 + cache
-    assert workload.min_token_ms("onnx", 7, MachineLimits({1000: 1e6}, 1.0)) == pytest.approx((1000 + cache) / 1e3)
-
-
 def test_a_prompt_takes_as_long_as_its_multiplications_but_not_less_than_the_weights():
     workload = Workload(CONFIG.to_json(), {"onnx": 1000})
     assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e30}, 1e6)) == pytest.approx(
         workload.prompt_flops(9) / 1e3
     )
     assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e3}, 1e30)) == pytest.approx(1e3)
-
-
-def test_the_probe_counts_the_bytes_that_its_threads_read(monkeypatch):
-    clock = count(step=0.5)
-    monkeypatch.setattr("chatmill.benchmarking.latency.perf_counter", lambda: next(clock))
-    limits = LimitsProbe(threads=2).measure([3_000_000])
-    assert limits.bandwidths == {3_000_000: 2 * 33 * 3_000_000}  # 33 passes read almost a hundred million bytes
-    assert limits.flops_per_second == 2 * 8 * 2 * 1024 * 512**2
-
-
-def test_the_probe_counts_the_flops_of_its_graph():
-    graph = _matmul_graph().graph
-    sizes = [dim.dim_value for dim in graph.input[0].type.tensor_type.shape.dim]
-    assert [node.op_type for node in graph.node] == ["MatMul"] * 8
-    assert (sizes, list(graph.initializer[0].dims)) == ([1024, 512], [512, 512])

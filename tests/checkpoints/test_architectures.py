@@ -1,18 +1,7 @@
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import UnsupportedArchitecture, read_config
 from support.external_models import LLAMA3, SMALL, transformers
-
-FIELDS = (
-    *("model_type", "architectures", "hidden_act", "rope_parameters", "rope_scaling", "head_dim", "layer_types"),
-    *("max_window_layers", "use_sliding_window", "sliding_window", "quantization_config", "tie_word_embeddings"),
-)
-SCALING = st.sampled_from([*LLAMA3, "type"])
-VALUES = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["llama3", "a"]) | st.lists(st.none())
-)
 
 
 def test_older_spellings_of_rotary_positions_mean_the_same():
@@ -54,17 +43,3 @@ def test_fields_that_are_not_there_have_the_values_of_transformers(family):
 def test_what_our_model_cannot_express_is_named(changes, message):
     with pytest.raises(UnsupportedArchitecture, match=message):
         read_config({"model_type": "llama"} | SMALL | changes)
-
-
-@settings(max_examples=300)
-@given(
-    family=st.sampled_from(["llama", "mistral", "qwen2", "qwen3"]),
-    changes=st.dictionaries(st.sampled_from([*SMALL, *LLAMA3, *FIELDS]), VALUES | st.dictionaries(SCALING, VALUES)),
-)
-def test_a_strange_description_is_a_shape_or_refused(family, changes):
-    try:
-        config = read_config({"model_type": family} | SMALL | changes)
-    except ValueError as error:
-        assert str(error)
-    else:
-        assert 0 < config.num_key_value_heads <= config.num_attention_heads

@@ -239,36 +239,3 @@ def counts_of(folder, *rows, **section):
     files = [folder / f"c.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
     prepare.main(*files, parameters={"path": raw, "format": "table", "max_reject_rate": 0.99} | section)
     return json.loads(files[2].read_text())["counts"]
-
-
-GOOD = {"p": "Hi", "r": "Yes", "m": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]}
-EXTRA = {"q": "now", "s": "Be kind.", "h": [["a", "bc"], ["d", "e"]]}
-
-
-@pytest.mark.parametrize(
-    ("columns", "messages", "size"),
-    [
-        ({"prompt": "p", "response": "r", "query": "q", "system": "s", "history": "h"}, 7, 21),
-        ({"messages": "m", "system": "s"}, 3, 13),
-    ],
-)
-@pytest.mark.parametrize("change", [{"l": "fr"}, {"r": None, "m": [*GOOD["m"], {"role": "robot", "content": ""}]}])
-def test_what_is_read_of_a_rejected_row_is_all_that_would_be_kept(tmp_path, columns, messages, size, change):
-    row = {**GOOD, **EXTRA, "l": "en"}
-    section = {"columns": columns | {"language": "l"}, "languages": ["en"]}
-    kept = counts_of(tmp_path, row, **section)
-    added = len("\n\n") if "query" in columns else 0
-    assert (kept["messages"]["kept"], kept["bytes"]["kept"] - added) == (messages, size)
-    both = counts_of(tmp_path, row, row | change, **section)
-    missing = len("Yes") if "query" in columns and "r" in change else 0
-    assert sum(both["bytes"]["rejected"].values()) == size - missing
-    assert sum(both["messages"]["rejected"].values()) == messages + ("m" in change) * (
-        1 if "messages" in columns else -1
-    )
-
-
-def test_messages_as_json_are_counted_as_messages_in_a_rejected_row(tmp_path):
-    rows = [{"m": json.dumps(GOOD["m"]), "l": language} for language in ("en", "fr")]
-    counts = counts_of(tmp_path, *rows, columns={"messages": "m", "language": "l"}, languages=["en"])
-    assert counts["messages"] == {"read": 4, "kept": 2, "rejected": {"language": 2}}
-    assert counts["bytes"] == {"read": 10, "kept": 5, "rejected": {"language": 5}}

@@ -256,16 +256,3 @@ def test_all_bytes_of_rows_that_are_messages_are_kept_or_counted(tmp_path):
     sizes = counts["bytes"]
     assert sum(len(row["text"].encode()) for row in entries(FLAT)) == sizes["read"]
     assert sizes["read"] == sizes["kept"] + sum(sizes["rejected"].values())
-
-
-def test_questions_and_answers_in_two_lists_alternate(tmp_path):
-    asked = {row["question_id"]: row for row in entries("mt_bench/*_question.jsonl")}
-    answered = list(entries("mt_bench/*_reference_gpt-4.jsonl"))
-    both = [asked[row["question_id"]] | row for row in answered]
-    (tmp_path / "both.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in both))
-    section = "columns: {prompt: turns, response: choices.0.turns}"
-    records, counts = read(tmp_path, "mt_bench", section, tmp_path / "both.jsonl")
-    found = [[message.text for message in parse(record.text)] for record in records]
-    pairs = [zip(row["turns"], row["choices"][0]["turns"], strict=True) for row in both]
-    assert found == [[text for pair in row for text in pair] for row in pairs]
-    assert counts["messages"] == {"read": 140, "kept": 140, "rejected": {}}

@@ -1,5 +1,5 @@
 from dataclasses import replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
 import numpy as np
 import pytest
@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Variant
-from chatmill.engines import onnx_engine as shared_caches
-from chatmill.engines.engine import make_chat_batch
 from chatmill.engines.pytorch_engine import INITIAL_CACHE_LENGTH, PyTorchEngine
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine
@@ -97,13 +95,6 @@ def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
 
 
 @each_engine
-def test_a_chat_scores_as_its_engine_does(engines, name):
-    chat, ids = engines[name].chat_batch(2).join(), some_ids(20)
-    np.testing.assert_allclose(chat.sequence_logits(ids), engines[name].sequence_logits(ids), atol=1e-5)
-    assert chat.length == 0
-
-
-@each_engine
 def test_more_chats_than_there_is_room_for_and_tokens_that_do_not_fit_are_refused(engines, name):
     chats = engines[name].chat_batch(1)
     chat = chats.join()
@@ -119,26 +110,3 @@ def test_a_model_with_a_sliding_window_reads_one_chat_at_a_time():
     model = ChatModel(replace(CONFIG, variant=Variant(sliding_window=8)))
     with pytest.raises(ValueError, match="a model with a sliding window reads one chat at a time"):
         PyTorchEngine(model, threads=1).chat_batch(2)
-
-
-def test_prompts_are_read_in_chunks_of_any_size_alike(engines, monkeypatch):
-    engine, ids, answers = engines["onnx"], some_ids(600), []
-    for chunk in (7, 64, 599, 600):
-        monkeypatch.setattr(shared_caches, "PREFILL_CHUNK", chunk)
-        engine.rewind(0)
-        answers.append(engine.append(ids))
-    for one, other in pairwise(answers):
-        np.testing.assert_allclose(one, other, atol=1e-4)
-        assert one.argmax() == other.argmax() == expected(ids).argmax()
-
-
-def test_the_one_chat_of_an_engine_with_one_cache_is_the_engine():
-    engine = PyTorchEngine(random_model(replace(CONFIG, variant=Variant(sliding_window=600))), threads=1)
-    chats, rows = make_chat_batch(engine, ROWS)
-    chat, ids = chats.join(), some_ids(12)
-    assert rows == 1 and chat.context == engine.context
-    chat.append(ids)
-    chat.rewind(5)
-    last = chats.step([(chat, ids[5])])[0]
-    np.testing.assert_allclose(last, engine.sequence_logits(ids[:6])[-1], atol=1e-5)
-    np.testing.assert_array_equal(chat.sequence_logits(ids), engine.sequence_logits(ids))

@@ -63,27 +63,6 @@ def test_other_models_run_through_transformers(tmp_path, write):
         np.testing.assert_allclose(engine.append(IDS[length + 10 : 30]), expected[29], atol=1e-4)
 
 
-def break_off(engine, ids):
-    """Ctrl-C while the last of a model's modules runs."""
-    *_, last = engine._model.modules()
-    hook = last.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        engine.append(ids)
-    hook.remove()
-
-
-@pytest.mark.parametrize("write", [gpt2, mamba, gemma, mixed_windows, yarn])
-def test_what_is_broken_off_leaves_no_trace_in_the_cache(tmp_path, write):
-    expected = logits_of(write(tmp_path))
-    engine = open_on_cpu(tmp_path)
-    engine.append(IDS[:10])
-    break_off(engine, IDS[10:11])
-    np.testing.assert_allclose(engine.append([IDS[10]]), expected[10], atol=1e-4)
-    break_off(engine, IDS[11:15])
-    engine.rewind(5)
-    np.testing.assert_allclose(engine.append([IDS[5]]), expected[5], atol=1e-4)
-
-
 def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
     gpt2(tmp_path)
     engine = open_on_cpu(tmp_path)
@@ -94,27 +73,6 @@ def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
         engine.append([96])
     with pytest.raises(ValueError, match="cannot rewind to 61 tokens: the cache holds 60"):
         engine.rewind(61)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n_layer": 10**6}, "1000000 layers, but the files hold 28 tensors"),
-        ({"vocab_size": 10**9}, r"it has 32,000,\d+,\d+ weights, but the files hold \d+,\d+ numbers"),
-    ],
-)
-def test_a_model_far_larger_than_its_files_is_not_made_up(tmp_path, change, message):
-    gpt2(tmp_path)
-    rewrite(tmp_path, **change)
-    with pytest.raises(ValueError, match=f"transformers rejects it: {message}"):
-        open_on_cpu(tmp_path)
-
-
-def test_a_file_that_transformers_would_not_read_is_refused(tmp_path):
-    gpt2(tmp_path)
-    save_file({"a": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="name its folder, with no other weights in it"):
-        open_on_cpu(tmp_path / "other.safetensors")
 
 
 def test_weights_that_transformers_would_make_up_are_refused(tmp_path):

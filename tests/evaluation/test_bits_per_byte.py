@@ -14,11 +14,6 @@ def test_a_model_that_gives_every_byte_the_same_chance_needs_eight_bits():
     assert bits_per_byte(5 * math.log(256), 5) == pytest.approx(8)
 
 
-def test_nothing_scored_has_no_bits_per_byte():
-    assert bits_per_byte(0.0, 0) is None
-    assert set(baselines(b"").values()) == {None}
-
-
 def test_baselines_by_hand():
     text = b"abababac" * 4  # a 1/2, b 3/8, c 1/8
     entropy = 0.5 + 3 / 8 * math.log2(8 / 3) + 3 / 8
@@ -26,10 +21,6 @@ def test_baselines_by_hand():
     assert found["uniform"] == 8
     assert found["order0"] == pytest.approx(entropy)
     assert found["xz"] == 8 * len(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME)) / 32
-
-
-def test_one_byte_again_and_again_has_no_entropy():
-    assert str(baselines(b"aaaa")["order0"]) == "0.0"
 
 
 @given(st.integers(0, 200), st.integers(2, 40), st.data())
@@ -40,32 +31,6 @@ def test_windows_score_every_token_once_and_read_a_context_at_most(length, conte
         assert start == 0 or first - start > context - stride
         scored += range(first, end)
     assert scored == list(range(1, length))
-
-
-def test_a_text_that_fits_is_read_whole():
-    assert list(sliding_windows(9, 8, 4)) == [(0, 1, 9)]
-    assert list(sliding_windows(14, 8, 4)) == [(0, 1, 9), (4, 9, 13), (5, 13, 14)]
-    assert list(sliding_windows(18, 8, 8)) == [(0, 1, 9), (8, 9, 17), (9, 17, 18)]
-
-
-def rolling_windows(ids, context):
-    """Disjoint windows as lm-evaluation-harness makes them: for each what is read, and what is predicted.
-
-    Its formula is make_disjoint_window(get_rolling_token_windows(ids[1:], ids[0], context, context_len=1)).
-    """
-    tokens, predicted = ids[1:], 0
-    while predicted < len(tokens):
-        end = min(len(tokens), predicted + context)
-        read = [*ids[:1], *tokens][max(0, end - context) : end]  # up to the token before the last one predicted
-        continuation = tokens[predicted:end]
-        yield read[: len(read) - (len(continuation) - 1)], continuation
-        predicted = end
-
-
-@given(st.lists(st.integers(0, 9), min_size=2, max_size=60), st.integers(2, 12))
-def test_a_stride_of_one_context_has_the_windows_of_lm_evaluation_harness(ids, context):
-    found = sliding_windows(len(ids), context, context)
-    assert [(ids[start:scored], ids[scored:end]) for start, scored, end in found] == list(rolling_windows(ids, context))
 
 
 def test_the_stride_decides_the_context_of_each_token():
@@ -89,11 +54,6 @@ def test_each_token_has_its_own_nats_whatever_the_window(lengths):
     nats = token_nats(conversations, 8, lambda read: [ids[1:].astype(float) for ids in read])
     for ids, found in zip(conversations, nats, strict=True):
         assert found.tolist() == [0, *ids[1:].tolist()]
-
-
-def test_a_context_of_one_token_is_refused():
-    with pytest.raises(ValueError, match="context: expected 2 tokens or more, got 1"):
-        token_nats([np.arange(3)], 1, list)
 
 
 def test_nats_of_logits_are_the_cross_entropy():

@@ -5,12 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import LossKind, Message, Part, Record, Segment, conversation_segments, escape, render
+from chatmill.conversation import Message, Part, Record, conversation_segments, escape, render
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
-from support.conversations import TEXT
 from support.tiny import byte_tokenizer
 
 CONVERSATION = [
@@ -34,13 +33,6 @@ def test_assistant_text_is_what_it_says_and_calls():
     corpus = encoded([CONVERSATION])
     chosen = corpus.ids[corpus.is_scored & corpus.is_trained]
     assert corpus.tokenizer.decode(chosen) == "1+1ok"
-
-
-def test_control_tokens_are_in_neither_sum():
-    corpus = encoded([CONVERSATION])
-    nats = np.where(corpus.is_scored, math.log(2), 1e9)
-    assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(1)
-    assert corpus.bits_per_byte(nats, trained_only=True) == pytest.approx(1)
 
 
 def test_documents_are_pooled_by_bytes_not_averaged():
@@ -84,20 +76,6 @@ def test_bytes_are_those_of_the_text_and_not_of_its_escape(tokenizer, question, 
     assert corpus.tokenizer.decode(corpus.ids[trained]) == escape(answer)
 
 
-def test_an_escape_costs_nats_and_adds_no_byte():
-    corpus = encoded([[Message.from_text("user", "a<|b")]])  # 11 tokens of a byte: user↵ a < \\ | b ↵
-    assert corpus.num_bytes.tolist() == [0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0, 1]
-    nats = np.where(corpus.is_scored, math.log(2), 1e9)
-    assert corpus.bits_per_byte(nats, trained_only=False) == pytest.approx(11 / 10)
-    assert corpus.text() == b"user\na<|b\n"
-
-
-def test_a_text_that_is_not_escaped_keeps_its_backslashes():
-    document = [Segment(r"a<\b<\|", LossKind.PROMPT)]
-    corpus = Corpus.from_segments([document], byte_tokenizer(), escaped=False)
-    assert (corpus.text(), corpus.num_bytes.tolist()) == (rb"<\b<\|", [1] * 7)
-
-
 def test_bytes_per_token_counts_text_alone():
     def measured(tokenizer, *messages):
         return bytes_per_token([conversation_segments(messages)], tokenizer)
@@ -106,13 +84,6 @@ def test_bytes_per_token_counts_text_alone():
     assert measured(MERGED, Message.from_text("user", "ok")) == 8 / 4  # user ↵ ok ↵
     assert measured(byte_tokenizer(), Message.from_text("user", "<|")) == 8 / 9  # the escape
     assert bytes_per_token([], byte_tokenizer()) is None
-
-
-def test_a_corpus_costs_what_its_conversations_cost_and_all_text_may_mean_nothing():
-    corpus = encoded([CONVERSATION, CONVERSATION[:1]])
-    nats = corpus.nats(1000, lambda windows: [np.full(len(ids) - 1, math.log(2)) for ids in windows])
-    assert nats.tolist() == [n for ids in corpus.documents() for n in (0, *[math.log(2)] * (len(ids) - 1))]
-    assert corpus.bits(nats) == pytest.approx((1, 1)) and corpus.bits(nats, trained_only=True).all is None
 
 
 def scored(corpus, documents=None, *, trained_only):
@@ -136,12 +107,3 @@ def test_a_document_is_scored_as_text_and_as_no_answer():
     only = corpus.bits(nats, documents=np.array([False, True, False]))
     assert only.assistant is None and only.all == pytest.approx(100 * 19 / 18 / math.log(2))  # the escape is a token
     assert corpus.stop_nats_per_turn(nats) == 1
-
-
-@given(st.lists(TEXT.filter(bool), min_size=1, max_size=4))
-def test_the_bytes_of_documents_are_those_of_their_texts(texts):
-    records = [Record("books", text, escape(text)) for text in texts]
-    for tokenizer in (byte_tokenizer(), MERGED, ESCAPED):
-        corpus = Corpus.from_records(records, tokenizer, "chatml")
-        assert corpus.text().decode() == "".join(texts)
-        assert scored(corpus, trained_only=True) == [len(text.encode()) for text in texts]

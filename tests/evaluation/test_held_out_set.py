@@ -1,10 +1,8 @@
-import weakref
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 
 from chatmill.conversation import Message, Record, render
-from chatmill.evaluation import held_out_set
 from chatmill.evaluation.held_out_set import read_test_set, sample_test_set, select_questions
 
 CONVERSATIONS = [[Message.from_text("user", str(i))] for i in range(7)]
@@ -69,31 +67,6 @@ def test_a_sample_has_every_source_and_the_order_of_the_file(tmp_path):
     assert numbers == sorted(set(numbers)) and len(whole.conversations) == 930
 
 
-def test_sources_share_the_room_where_there_is_little(tmp_path):
-    file = write_all(tmp_path / "test.jsonl", [talk(f"source{key % 3}", key) for key in range(60)])
-    found = sample_test_set(file, 7, 1, 1).test
-    assert len(found.sources) == 7 and min(found.sources.count(f"source{i}") for i in range(3)) == 2
-    assert len(sample_test_set(file, 2, 1, 1).test.sources) == 2
-
-
-def test_data_that_are_added_take_the_place_of_as_many(tmp_path):
-    records = [talk("talk", key) for key in range(500)]
-    samples = [
-        set(texts(sample_test_set(write_all(tmp_path / "test.jsonl", given), 100, 1, 1).test.conversations))
-        for given in (records, [talk("talk", "more"), *reversed(records), talk("talk", "and more")])
-    ]
-    assert len(samples[0]) == len(samples[1]) == 100 and len(samples[0] - samples[1]) <= 2
-
-
-def test_conversations_without_a_skill_alone_are_talk(tmp_path):
-    generated = Record("talk", "talk/1", render(CONVERSATIONS[0]), {"name": "talk", "reply": "fit"})
-    file = write_all(tmp_path / "test.jsonl", [exercise("add", 1), generated, *(talk("talk", key) for key in range(9))])
-    found = sample_test_set(file, 2, 1, 5)
-    assert len(found.talk) == 5 and found.num_conversations == 11
-    assert all(conversation[0].text.startswith("Say ") for conversation in found.talk)
-    assert sample_test_set(file, None, 1, 3).talk == found.talk[:3]
-
-
 def test_questions_are_exercises_and_found_beyond_the_sample(tmp_path):
     records = [exercise("add", key) for key in range(4)]
     records += [
@@ -133,28 +106,6 @@ def test_questions_to_a_persona_are_chosen_by_kind_and_beyond_the_sample(tmp_pat
     for kind, asked in found.items():
         assert all(len(one.conversation) == 1 and kind in one.conversation[0].text for one in asked)
     assert len(sample_test_set(file, 1, 1, 1, 9, "bakery.yaml").talk_questions["first"]) == 1
-
-
-def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    """No more records are alive at a time than the sample holds, and a few."""
-    alive = weakref.WeakSet()
-
-    def counted(file):
-        for key in range(3000):
-            record = Counted("talk", f"talk/{key}", render([Message.from_text("user", f"Say {key}.")]))
-            alive.add(record)
-            most[0] = max(most[0], len(alive))
-            yield record
-
-    most = [0]
-    monkeypatch.setattr(held_out_set, "read_records", counted)
-    assert len(sample_test_set(tmp_path, 50, 5, 20).test.conversations) == 50
-    assert most[0] <= 50 + held_out_set.MIN_OF_SOURCE + 20 + 5
-
-
-@dataclass(frozen=True)
-class Counted(Record):
-    """A record without slots, so that it can be referred to weakly."""
 
 
 def test_documents_are_scored_and_not_asked_nor_are_answers_true_that_are_not_trained(tmp_path):

@@ -5,15 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.evaluation import intervals
 from chatmill.evaluation.intervals import (
-    Estimate,
     bits_interval,
-    field_of,
     interval_of_mean,
-    mean_of_shares,
-    share,
-    values_of,
     wilson,
 )
 
@@ -38,22 +32,12 @@ def test_a_share_lies_within_its_interval_and_that_within_0_and_1(given):
     assert 0 <= low <= successes / n <= high <= 1 and low < high
 
 
-def test_the_mean_of_one_share_has_the_interval_of_that_share():
-    assert interval_of_mean([(37, 40)]) == pytest.approx(wilson(37, 40))
-    assert interval_of_mean([]) is None
-
-
 def test_an_interval_of_the_mean_covers_the_truth_in_95_of_100_experiments():
     random, chances, covered = np.random.default_rng(0), np.array([0.99, 0.97, 0.9, 0.8, 1.0]), 0
     for correct in random.binomial(40, chances, size=(1000, 5)):
         low, high = interval_of_mean([(one, 40) for one in correct.tolist()])
         covered += low <= chances.mean() <= high
     assert 940 <= covered <= 1000
-
-
-def test_skills_that_are_all_answered_still_have_an_interval():
-    low, high = interval_of_mean([(40, 40)] * 13)
-    assert high == 1 and 0.95 < low < 0.99
 
 
 def texts(count, seed=0):
@@ -70,14 +54,6 @@ def test_the_bootstrap_agrees_with_the_standard_error_of_a_ratio():
     assert bits_interval(nats, num_bytes) == pytest.approx(expected, abs=0.15 * error)
 
 
-def test_resamples_in_parts_are_as_many_and_the_same_each_time(monkeypatch):
-    nats, num_bytes = texts(50)
-    whole = bits_interval(nats, num_bytes)
-    assert whole == bits_interval(nats, num_bytes)
-    monkeypatch.setattr(intervals, "MAX_DRAWS", 170)  # three resamples at a time
-    assert bits_interval(nats, num_bytes) == pytest.approx(whole, rel=0.01)
-
-
 def test_conversations_without_bytes_count_for_nothing_and_a_handful_has_no_interval():
     nats, num_bytes = texts(30)
     padded = np.append(nats, 0.0), np.append(num_bytes, 0)
@@ -92,16 +68,3 @@ def test_a_paired_difference_is_found_where_the_single_intervals_overlap():
     low, high = bits_interval(nats - better, num_bytes)
     assert 0 < low < 0.01 * nats.sum() / num_bytes.sum() / math.log(2) < high
     assert bits_interval(nats, num_bytes)[0] < bits_interval(better, num_bytes)[1]
-
-
-def test_a_mean_of_shares_weighs_them_alike_and_counts_all_cases():
-    found = mean_of_shares([share([1, 1, 1, 0]), share([0.5]), share([])])
-    assert (found.value, found.n) == (0.625, 5) and found.interval[0] < 0.625 < found.interval[1]
-    assert share([]) == mean_of_shares([]) == Estimate(None, None, 0)
-
-
-def test_values_stay_in_their_place_and_intervals_and_counts_have_the_same_path():
-    tree = {"a": {"b": Estimate(0.5, (0.25, 0.75), 8), "c": 7}, "d": Estimate(None, None, 0), "e": "text", "f": None}
-    assert values_of(tree) == {"a": {"b": 0.5, "c": 7}, "d": None, "e": "text", "f": None}
-    assert field_of(tree, "interval") == {"a": {"b": (0.25, 0.75)}}
-    assert field_of(tree, "n") == {"a": {"b": 8}, "d": 0}

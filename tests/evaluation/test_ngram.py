@@ -1,4 +1,3 @@
-import math
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -11,8 +10,6 @@ from chatmill.evaluation.ngram import (
     MAX_ORDER,
     CountedText,
     count_tables,
-    estimate_discounts,
-    limit_tokens,
     nats_by_order,
     score_with_ngrams,
 )
@@ -104,26 +101,6 @@ def test_a_corpus_worked_out_by_hand():
     np.testing.assert_allclose(bigrams, [1, 13 / 18, 5 / 12, 1 / 9])
 
 
-def test_discounts_by_hand():
-    """n1 to n4 are 4, 2, 2, 1 and y = 4 / (4 + 2 * 2) = 1/2."""
-    counts = np.array([1] * 4 + [2] * 2 + [3] * 2 + [4] + [9] * 5)
-    assert estimate_discounts(counts) == [1 - 2 * 0.5 * 2 / 4, 2 - 3 * 0.5 * 2 / 2, 3 - 4 * 0.5 * 1 / 2]
-
-
-@pytest.mark.parametrize(
-    ("counts", "discounts"),
-    [
-        ([7, 7], [0.5, 1, 1.5]),
-        ([1, 1], [0.5, 1, 1.5]),  # 1 - 0 is not below 1
-        ([2, 2, 3, 3, 4, 4], [0.5, 1, 1.5]),  # no counts of 1
-        ([1, 1, 2, 3, 3], [0.5, 1, 1.5]),  # y = 1/2: 1 - 2/2 * 1/2, 2 - 3/2 * 2 is below 0, 3 - 0 is not below 3
-        ([1, 1, 2, 2, 3], [1 / 3, 1.5, 1.5]),  # y = 1/3: 1 - 2/3 * 1, 2 - 3/3 * 1/2
-    ],
-)
-def test_discounts_out_of_range_are_fixed_ones(counts, discounts):
-    assert estimate_discounts(np.array(counts)) == pytest.approx(discounts, rel=1e-12)
-
-
 CONTEXTS = {"seen": [0, 1, 2, 3, 1, 2, 3, 1], "partly seen": [4, 4, 4, 4, 4, 1, 2, 3], "unseen": [4] * 8}
 
 
@@ -134,18 +111,6 @@ def test_probabilities_of_all_tokens_sum_to_one(context):
     ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
     np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
     assert (ends > 0).all()
-
-
-@given(trainable, st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=9))
-def test_they_sum_to_one_whatever_was_counted(train, context):
-    found = probabilities(fit(train), [[*context, token] for token in range(VOCAB_SIZE)])
-    ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
-    np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
-
-
-def test_tokens_that_training_has_not_cost_finite_nats():
-    nats = np.array([*nats_by_order(fit([[0, 1, 1, 1]]), *encoded([[0, 4, 3], [2, 2]]), VOCAB_SIZE)])
-    assert np.isfinite(nats).all() and (nats[:, [1, 2, 4]] > math.log(VOCAB_SIZE)).all()
 
 
 def test_conversations_do_not_continue_one_another():
@@ -159,13 +124,6 @@ def test_conversations_do_not_continue_one_another():
 def test_training_text_without_a_token_to_predict_is_refused(texts):
     with pytest.raises(ValueError, match="no conversation of two tokens or more"):
         fit(texts)
-
-
-def test_long_training_text_is_counted_in_evenly_spread_conversations():
-    ids, offsets = limit_tokens(*encoded([[0, 1], [2], [], [3, 3, 3], [4, 0]]), max_tokens=4)
-    assert (ids.tolist(), offsets.tolist()) == ([0, 1, 4, 0], [0, 2, 2, 4])
-    whole = encoded([[0, 1], [2]])
-    assert [part.tolist() for part in limit_tokens(*whole, max_tokens=3)] == [part.tolist() for part in whole]
 
 
 def split_of(*texts):

@@ -1,5 +1,3 @@
-import json
-import math
 import re
 
 import numpy as np
@@ -52,23 +50,6 @@ def test_the_sentence_alone_counts_and_all_of_it(template):
     assert (found.mean.value, found.mean.n) == (0.75, 3)
 
 
-def test_headers_and_control_tokens_count_for_nothing():
-    wild = np.random.default_rng(0)
-
-    def nats(documents):
-        return [np.where(np.arange(len(ids)) < len(ids) - 4, wild.normal(0, 1e6, len(ids)), 1.0) for ids in documents]
-
-    assert score({"any": [("good", "best")] * 9}, nats).mean.value == 0.5
-
-
-def test_a_model_that_gives_no_number_is_named_with_the_pair():
-    for value in (math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"here: the model's probability of this pair is 0 or not a number"):
-            score(
-                {"here": [("a", "b")]}, lambda documents, value=value: [np.full(len(ids), value) for ids in documents]
-            )
-
-
 def test_lines_alternate_and_the_acceptable_sentence_comes_second(tmp_path):
     (tmp_path / "number.txt").write_bytes("a dogs .\r\na dog .\r\nsome dög .\r\nsome dögs .".encode())
     (tmp_path / "LICENSE").write_text("one line\n")
@@ -77,12 +58,6 @@ def test_lines_alternate_and_the_acceptable_sentence_comes_second(tmp_path):
         "number": [("a dog .", "a dogs ."), ("some dögs .", "some dög .")]
     }
     assert read_pairs(tmp_path / "number.txt", limit=1)["number"][0].place == f"{tmp_path / 'number.txt'}:1"
-
-
-def test_json_lines_name_their_sentences(tmp_path):
-    row = {"sentence_good": "Who left?", "sentence_bad": "Whom left?", "UID": "wh", "field": "syntax"}
-    (tmp_path / "wh.jsonl").write_text(json.dumps(row) + "\n")
-    assert read_pairs(tmp_path)["wh"][0][:2] == ("Who left?", "Whom left?")
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,3 @@ def test_windows_that_share_their_beginning_have_the_nats_that_each_has_by_itsel
     found = make_prefix_scorer(wrapped(engine))(windows)
     for nats, expected in zip(found, make_scorer(engine)(windows), strict=True):
         np.testing.assert_allclose(nats, expected, atol=1e-4)
-
-
-def test_what_is_shared_is_read_once():
-    engine, read = PyTorchEngine(random_model(CONFIG), device="cpu", threads=1), []
-    engine.model.register_forward_pre_hook(lambda _, given: read.append(given[0].shape[1]))
-    first = np.arange(30)
-    make_prefix_scorer(engine)([first, np.append(first[:28], [1, 2, 3])])
-    assert read == [29, 3]

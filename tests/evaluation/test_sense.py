@@ -3,7 +3,7 @@ import pytest
 from chatmill.conversation import Message, Record, render
 from chatmill.datasets.formats.talk import generate
 from chatmill.evaluation.answering import Judge, Parrot, measure_sense
-from chatmill.evaluation.held_out_set import TALK_SKILLS, sample_test_set
+from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.intervals import share
 from chatmill.talk.persona import read_persona
 from support.talk import write_persona
@@ -91,12 +91,6 @@ def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(persona, h
     assert parrot["later"].value < 0.5
 
 
-def test_kinds_that_are_not_asked_are_left_out(persona, held_out):
-    questions = asked(held_out, 2)
-    assert measure_sense(persona, {"recall": questions["recall"]}, [], lambda asked: "") == {"recall": share([0, 0])}
-    assert measure_sense(persona, {"first": questions["first"]}, [], lambda asked: "").keys() == {"sense"}
-
-
 def test_the_test_set_of_another_persona_is_an_error(persona):
     for skill in (ILL | {"intent": "pet_is_lost"}, NAME | {"fact": "age"}, ILL | {"slots": {"pet": "cow"}}):
         with pytest.raises(ValueError, match=r"talk\.yaml: .*(pet_is_lost|age|cow).*: (run|the data)"):
@@ -117,15 +111,3 @@ def test_the_parrot_learns_from_training_conversations_of_personas_alone(persona
     )
     measured = measure_sense(persona, asked(held_out, 3), [record], lambda asked: "")
     assert measured["sense"]["parrot"]["first"] == share([0, 0, 0])
-
-
-def test_what_is_measured_by_sense_is_not_among_the_skills(held_out):
-    found = sample_test_set(held_out, None, 5, 5, 10_000, "talk.yaml")
-    assert {skill["name"] for skill in found.test.skills} == set(TALK_SKILLS)
-    assert (found.questions, found.talk) == ([], [])
-    assert sum(map(len, found.talk_questions.values())) == found.num_conversations
-    assert all(one.conversation[-1].role == "user" for one in found.talk_questions["later"])
-
-
-def test_the_questions_to_another_persona_are_left_out(held_out):
-    assert asked(held_out, 5, "bakery.yaml") == {}

@@ -8,7 +8,7 @@ import torch
 from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import export_gguf
 from support.external_folder import IDS, write_external
-from support.external_models import LLAMA3, logits_of, make, rewrite, transformers
+from support.external_models import LLAMA3, logits_of, make, rewrite
 from support.gguf_reading import logits_in_llama_cpp, open_in_llama_cpp, read
 
 FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
@@ -94,13 +94,6 @@ def test_the_frequencies_of_llama_3_are_divided_as_llama_cpp_reads_them(tmp_path
     np.testing.assert_allclose(read(file).tensors["rope_freqs.weight"], expected, rtol=1e-6)
 
 
-def test_linear_scaling_is_a_field(tmp_path):
-    linear = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
-    fields = read(export(tmp_path, "qwen2", rope_parameters=linear)[0]).fields
-    found = [fields[f"qwen2.rope.{name}"] for name in ("scaling.type", "scaling.factor", "freq_base")]
-    assert found == ["linear", 2.0, 500.0]
-
-
 def test_shards_and_half_precision_are_read(tmp_path):
     theirs = make("qwen3", vocab_size=259, bos_token_id=256, eos_token_id=257).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path / "model", max_shard_size="20KB")
@@ -161,17 +154,3 @@ def test_what_llama_cpp_has_not_is_refused_and_nothing_is_written(tmp_path, fami
     with pytest.raises(UnsupportedModel, match=message):
         export_gguf(tmp_path / "model", tmp_path / "gguf", [])
     assert not (tmp_path / "gguf").exists()
-
-
-def test_another_family_is_named(tmp_path):
-    config = transformers.AutoConfig.for_model("gpt2", vocab_size=259, n_embd=32, n_layer=1, n_head=2)
-    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"config\.json: model_type 'gpt2': expected one of llama, mistral, qwen2"):
-        export_gguf(tmp_path / "model", tmp_path / "gguf", [])
-
-
-def test_the_tokenizer_of_another_model_is_refused(tmp_path):
-    write_external(tmp_path / "model", "llama")
-    rewrite(tmp_path / "model", chatmill={"fingerprint": "0" * 64, "template": ""})
-    with pytest.raises(ValueError, match="its tokenizer is not the one the model was trained with"):
-        export_gguf(tmp_path / "model", tmp_path / "gguf", [])

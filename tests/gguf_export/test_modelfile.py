@@ -45,10 +45,6 @@ def render(template, conversation):
     return head.removeprefix("{{ $system := .System }}") + text + end
 
 
-def test_chatml():
-    assert go_template(CHATMILL_TEMPLATES["chatml"]) == CHATML
-
-
 @pytest.mark.parametrize("conversation", [TALK, TALK[1:], TALK[:2], TALK[1:2]])
 @pytest.mark.parametrize("name", [*CHATMILL_TEMPLATES, *(name for name in LAYOUTS if name not in CHATMILL_TEMPLATES)])
 def test_it_renders_what_chatmill_renders(name, conversation):

@@ -7,11 +7,11 @@ from gguf import GGUFWriter
 from chatmill.gguf_export.fields import UnsupportedModel, add_tokenizer, algorithm
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
-from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
+from chatmill.tokenizer.types import bpe, char, sentencepiece, whitespace
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind
-from support.external_tokenizers import build_blanks, build_digits, build_phi3, built, byte_level, llama_like
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from support.external_tokenizers import build_blanks, build_phi3, built, byte_level, llama_like
 from support.gguf_reading import TOKENIZER, read
 from support.texts import SAMPLE_TEXT
 
@@ -60,22 +60,12 @@ def test_a_pattern_that_llama_cpp_has_not_is_refused_with_a_text_that_all_of_its
         assert other.encode(raised.value.example) != ChatTokenizer(own(trained)).encode(raised.value.example)
 
 
-def test_wordpiece_is_refused():
-    with pytest.raises(UnsupportedModel, match="BERT's, which drops blanks, as in 'a  b'"):
-        algorithm(own(wordpiece.train(TEXTS, 600, wordpiece.Settings())))
-
-
 def test_unigram_is_refused_with_a_character_that_needs_bytes():
     trained = own(sentencepiece.train([SAMPLE_TEXT] * 9, 400, sentencepiece.Settings(algorithm="unigram")))
     with pytest.raises(UnsupportedModel, match="Unigram has no byte fallback") as raised:
         algorithm(trained)
     ids = ChatTokenizer(trained).encode(raised.value.example)
     assert len(ids) > 1 and b"".join(trained.tokens[i] for i in ids).decode() == raised.value.example
-
-
-def test_bytes_have_a_list_of_merges_that_joins_nothing(tmp_path):
-    found = fields(ChatTokenizer(own(byte.train([], 256, byte.Settings()))), tmp_path)
-    assert (found["model"], found["merges"], found["tokens"][256]) == ("gpt2", [""], "<|bos|>")
 
 
 def test_sentencepiece_has_scores_and_byte_tokens(tmp_path):
@@ -101,28 +91,6 @@ def test_sentencepiece_of_which_some_pairs_are_not_merged_is_refused(tmp_path):
     with pytest.raises(UnsupportedModel, match="merges every pair that makes a token") as raised:
         algorithm(load(build_phi3(tmp_path).path).vocabulary)
     assert raised.value.example
-
-
-def test_digits_that_are_split_off_are_smollms(tmp_path):
-    assert fields(load(build_digits(tmp_path).path), tmp_path)["pre"] == "smollm"
-
-
-def test_more_ids_than_tokens_are_padded(tmp_path):
-    vocabulary = own(bpe.train(TEXTS, 400, bpe.Settings()))
-    size = len(vocabulary.tokens)
-    found = fields(ChatTokenizer(vocabulary), tmp_path, size + 2)
-    assert found["tokens"][size:] == [f"[PAD{size}]", f"[PAD{size + 1}]"]
-    assert found["token_type"][size:] == [5, 5]
-    with pytest.raises(ValueError, match=f"has {size} tokens, and the model 300"):
-        fields(ChatTokenizer(vocabulary), tmp_path, 300)
-
-
-def test_two_tokens_of_one_spelling_are_refused(tmp_path):
-    trained = own(bpe.train(TEXTS, 400, bpe.Settings()))
-    tokens, kinds = (*trained.tokens, b"the"), (*trained.kinds, Kind.CONTROL)
-    twice = replace(trained, tokens=tokens, kinds=kinds, scores=(*trained.scores, NO_RANK))
-    with pytest.raises(UnsupportedModel, match="two of its tokens are spelled alike, as in 'the'"):
-        fields(ChatTokenizer(twice), tmp_path)
 
 
 def test_a_name_that_two_tokens_make_is_refused():

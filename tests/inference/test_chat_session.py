@@ -1,6 +1,3 @@
-import sys
-from itertools import count
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,9 +16,8 @@ from chatmill.conversation import (
     escape,
     header_segments,
     render,
-    unescape,
 )
-from chatmill.inference.chat_session import ChatSession, common_prefix_length
+from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_engine
 from chatmill.inference.sampler import IncrementalDetokenizer, Sampling, StopSequences, Utf8StreamDecoder
@@ -71,18 +67,6 @@ def test_streamed_text_is_the_text_wherever_its_bytes_are_cut(text, data):
     assert shown + stream.decode(b"", final=True) == text
 
 
-@given(st.binary())
-def test_bytes_that_are_no_text_stream_as_they_decode(data):
-    stream = Utf8StreamDecoder()
-    shown = "".join(stream.decode(data[i : i + 1]) for i in range(len(data))) + stream.decode(b"", final=True)
-    assert shown == unescape(data.decode(errors="replace"))
-
-
-def test_a_character_comes_out_with_its_last_byte():
-    stream = Utf8StreamDecoder()
-    assert [stream.decode(bytes([byte])) for byte in "é<\\|".encode()] == ["", "é", "<", "", "|"]
-
-
 def test_reply_shows_text_alone_and_keeps_calls_and_outputs():
     reply = IncrementalDetokenizer(TOKENIZER)
     ids = TOKENIZER.encode_segments(
@@ -94,14 +78,6 @@ def test_reply_shows_text_alone_and_keeps_calls_and_outputs():
     assert reply.message.parts == (Part("call", "1<|2"), Part("output", "3"), Part("text", "It is <|3.\n"))
 
 
-@given(st.lists(st.sampled_from([*range(256), SPECIAL[IM_END], *[SPECIAL[CALL_START], SPECIAL[CALL_END]] * 50])))
-def test_reply_is_a_message_whatever_a_model_says(ids):
-    reply = IncrementalDetokenizer(TOKENIZER)
-    shown = "".join(map(reply.push, ids)) + reply.finish()
-    assert shown == reply.message.text
-    assert not any(name in shown for name in CONTROL_TOKENS)
-
-
 @TEMPLATES
 def test_turns_are_read_as_training_reads_the_whole_conversation(template):
     space = " " if template == "markers" else ""
@@ -111,15 +87,6 @@ def test_turns_are_read_as_training_reads_the_whole_conversation(template):
     expected = TOKENIZER.encode_segments(conversation_segments(session.conversation, template))[0]
     assert session.engine.cache == expected[: session.engine.length]
     assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
-
-
-def test_a_turn_reads_only_what_is_new():
-    session = chat(say("Ho"), say("Fine"))
-    ask(session, "Hi")
-    already = len(session.engine.received_ids)
-    ask(session, "And you?")
-    new = f"{IM_END}\n{IM_START}user\nAnd you?{IM_END}\n{IM_START}assistant\n"
-    assert TOKENIZER.decode(session.engine.received_ids[already]) == new
 
 
 def test_calculator_answers_a_call_and_only_the_text_is_shown():
@@ -204,17 +171,6 @@ def test_undo_takes_the_question_back_and_the_cache_with_it():
     assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Well")[:-1]
 
 
-def test_regenerating_reads_the_last_token_of_the_prompt_alone():
-    session = chat(say("Ho"), say("Ha"), system="Be kind.")
-    ask(session, "Hi")
-    before = len(session.engine.received_ids)
-    assert "".join(session.regenerate()) == "Ha"
-    assert len(session.engine.received_ids[before]) == 1
-    assert [message.text for message in session.conversation] == ["Be kind.", "Hi", "Ha"]
-    with pytest.raises(ValueError, match="there is no answer yet"):
-        chat().regenerate()
-
-
 def test_what_an_answer_took_is_counted():
     session = chat(say("Ho"), say("Fine."))
     ask(session, "Hi")
@@ -274,22 +230,6 @@ def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
     assert session.conversation == before
 
 
-def test_logits_beside_the_vocabulary_are_never_chosen_and_too_few_are_refused():
-    engine = ScriptedEngine(say("Ho"), vocab_size=TOKENIZER.vocab_size + 5, context=100)
-    append = engine.append
-    engine.append = lambda ids: append(ids) + np.eye(TOKENIZER.vocab_size + 5, dtype=np.float32)[-1] * 9
-    assert ask(ChatSession(engine, TOKENIZER), "Hi") == "Ho"
-    engine.vocab_size = 300
-    with pytest.raises(ValueError, match="logits for 300 tokens, but the tokenizer has 320: the tokenizer is another"):
-        ChatSession(engine, TOKENIZER)
-
-
-@pytest.mark.parametrize("text", ["", " \n\t"])
-def test_an_empty_message_is_refused(text):
-    with pytest.raises(ValueError, match="the message is empty"):
-        ask(chat(), text)
-
-
 def test_clearing_forgets_all_but_the_system_prompt():
     session = chat(say("Ho"), say("Fine"), system="Be kind.")
     ask(session, "Hi")
@@ -318,45 +258,6 @@ def test_engines_give_the_same_answers_turn_after_turn(model, sampling):
     assert len(set(answers[0])) > 1
 
 
-def broken_off(session, text, moment):
-    """Ask, with Ctrl-C before the `moment`th executed line of chatmill; return whether it was reached."""
-    lines = iter(range(moment))
-
-    def trace(frame, event, _):
-        if "chatmill" not in frame.f_code.co_filename:
-            return None
-        if event == "line" and next(lines, None) is None:
-            raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        ask(session, text)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
-
-
-def test_a_chat_goes_on_wherever_it_was_broken_off():
-    for moment in count():
-        session = chat(say("Ho"), say("[1+2]three"), [])
-        ask(session, "Hi")
-        interrupted = broken_off(session, "Sum?", moment)
-        added, session.engine.script = len(session.conversation) == 4, iter(say("Fine"))
-        assert ask(session, "And?") == "Fine"
-        assert TOKENIZER.decode(session.prompt_ids).count("Sum?") == added
-        assert session.engine.cache[: len(session.prompt_ids)] == session.prompt_ids
-        if not interrupted:
-            break
-    assert moment > 100
-
-
-def test_common_length_is_that_of_the_common_beginning():
-    assert [common_prefix_length([1, 2, 3], other) for other in ([1, 2], [1, 5, 3], [], [1, 2, 3, 4])] == [2, 1, 0, 3]
-
-
 @TEMPLATES
 def test_the_tools_of_a_model_are_declared_before_the_system_prompt(template):
     session = chat(say("Ho"), say("Hu"), template=template, tools=["calculator"])
@@ -375,8 +276,3 @@ def test_what_a_conversation_declares_is_declared_once_and_an_evaluation_adds_no
     session.greedy_reply(question, 8)
     assert session.prompt_ids == prompt_of(question)
     assert declare_tools(declare_tools(question)) == declare_tools(question)
-
-
-def test_the_end_of_a_call_ends_an_answer_for_others_alone():
-    answer = say("[1+1]", end=False) + say("2")
-    assert ask(chat(answer, stop_ids=[SPECIAL[CALL_END]]), "1+1?") == "2"

@@ -98,18 +98,6 @@ def test_templates_are_recognised_by_what_they_name():
     assert recognise_layout("{{ messages }}") is None
 
 
-@pytest.mark.parametrize(
-    "jinja",
-    [
-        "{{ '<|im_start|>user<|im_sep|>' + content + '<|im_end|>' }}",
-        "{{ '<|' + message['role'] + '|>' + content + '<|end|>' }}",
-        "<|start|>user<|message|>{{ content }}<|end|>",
-    ],
-)
-def test_a_template_that_only_shares_a_token_with_another_is_not_taken_for_it(jinja):
-    assert recognise_layout(jinja) is None
-
-
 def test_our_template_is_taken_where_the_tokenizer_has_all_that_it_needs():
     special = {name: i for i, name in enumerate(CONTROL_TOKENS)}
     assert [select_template(name, special) for name in ("chatml", "markers")] == [
@@ -132,10 +120,6 @@ def write(folder, **files):
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return read_model_metadata(folder)
-
-
-def test_nothing_is_known_where_there_are_no_files(tmp_path):
-    assert read_model_metadata(tmp_path) == (None, None, frozenset(), "", ())
 
 
 def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
@@ -168,15 +152,6 @@ def test_the_first_token_is_put_where_the_models_files_put_it(settings, jinja, b
     assert (found.bos_id, found.chat_template) == (bos, jinja)
 
 
-def test_the_first_token_of_a_tokenizer_json_counts(tmp_path):
-    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    step = {"type": "TemplateProcessing", "single": single, "special_tokens": {"<s>": {"ids": [3]}}}
-    assert write(tmp_path, tokenizer={"post_processor": step}).bos_id == 3
-    assert write(tmp_path, tokenizer={"post_processor": {"type": "Sequence", "processors": [step]}}).bos_id == 3
-    (tmp_path / "chat_template.jinja").write_text("<|user|>")
-    assert write(tmp_path, tokenizer={"post_processor": step}).bos_id is None
-
-
 def test_of_several_templates_the_default_is_taken(tmp_path):
     templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
     assert write(tmp_path, tokenizer_config={"chat_template": templates}).chat_template == "D"
@@ -187,32 +162,3 @@ def test_a_damaged_file_is_named(content, tmp_path):
     (tmp_path / "config.json").write_text(content)
     with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected a JSON object)"):
         read_model_metadata(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("config", {"text_config": 5}),
-        ("genai_config", {"model": "x"}),
-        ("tokenizer_config", {"chat_template": [{"name": ["default"], "template": "T"}]}),
-        ("tokenizer", {"added_tokens": [{"content": "<s>"}]}),
-        ("tokenizer", {"added_tokens": 1}),
-        ("tokenizer", {"post_processor": "x"}),
-    ],
-)
-def test_a_file_of_another_shape_is_refused_in_one_sentence(file, content, tmp_path):
-    with pytest.raises(ValueError, match=r"its JSON files do not describe a model"):
-        write(tmp_path, **{file: content})
-
-
-def test_whitespace_that_control_tokens_take_is_left_out():
-    after = {key: {"rstrip": True} for key in CONTROLS["phi3"]}
-    assert text(external("phi3", flags=after).prompt(SECOND)) == WRITTEN["phi3"].replace(">\n", ">")
-    before = {"<|end|>": {"lstrip": True}}
-    spaced = [Message.from_text("user", "Q \n ")]
-    assert text(external("phi3", flags=before).prompt(spaced)) == "<|user|>\nQ<|end|>\n<|assistant|>\n"
-
-
-def test_the_next_turn_lacks_the_whitespace_that_the_end_of_the_answer_takes():
-    flags = {key: {"rstrip": True} for key in CONTROLS["phi3"]}
-    assert text(external("phi3", flags=flags).next_turn(SECOND[-1])) == "<|user|>R<|end|><|assistant|>"

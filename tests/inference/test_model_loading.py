@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 
-from chatmill.conversation import IM_END, parse
+from chatmill.conversation import parse
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
-from chatmill.inference.model_loading import find_model, load_model
+from chatmill.inference.model_loading import load_model
 from chatmill.record_files import read_records
 from export_onnx import main as export
 from support.paths import ROOT
@@ -34,10 +34,6 @@ def external(models, tmp_path):
     del config["chatmill"]
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-def ask(loaded, text="Hi", **options):
-    return "".join(ChatSession(*loaded, max_tokens=8, **options).ask(text))
 
 
 def test_a_model_without_a_chat_template_continues_text(external):
@@ -84,16 +80,6 @@ def test_another_tokenizer_than_the_models_needs_to_be_trusted(models, tmp_path)
     with pytest.raises(ValueError, match=r"is not the one the model was trained with"):
         load_model(models / "model", **options)
     assert load_model(models / "model", **options, trust_tokenizer=True).engine.name == "pytorch"
-
-
-def test_a_graph_in_the_hubs_layout_has_its_files_beside_its_folder(external, models):
-    (external / "model.safetensors").unlink()
-    (external / "onnx").mkdir()
-    shutil.copy(models / "onnx" / "model.onnx", external / "onnx")
-    loaded = load_model(external, threads=1)
-    assert find_model(external) == external / "onnx" / "model.onnx"
-    assert ask(loaded) == ask(load_model(models / "model", device="cpu", threads=1))
-    assert ask(load_model(external / "onnx" / "model.onnx", threads=1)) == ask(loaded)
 
 
 def test_of_several_graphs_one_must_be_named(models, tmp_path):
@@ -175,9 +161,3 @@ class Recomputing:
 def answer_alone(session, prompt):
     session.clear()
     return "".join(session.ask(prompt))
-
-
-def test_a_template_of_a_token_that_is_not_there_is_refused(external):
-    with pytest.raises(ValueError, match=r"template 'llama3' ends answers with <\|eot_id\|>"):
-        load_model(external, device="cpu", threads=1, template="llama3")
-    assert IM_END in load_model(external, device="cpu", threads=1).tokenizer.special

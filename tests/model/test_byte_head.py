@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.model.chat_model import initialise
 from chatmill.soft_tokenizer.byte_head import FIRST_END_MARK, NO_SYMBOL, ByteHead, byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from support.tiny import CONFIG
@@ -89,22 +89,12 @@ def test_tokens_are_bytes_and_an_end_and_others_a_symbol_of_their_own():
     ]
 
 
-def test_tokens_of_the_same_bytes_have_different_ends(head):
-    assert [symbols_of(head, i) for i in (0, 5, 2, 3)] == [[97, 256], [97, 257], [97, 98, 256], [97, 98, 257]]
-    assert symbols_of(head, BOS) == [258] and symbols_of(head, STOP) == [259]
-
-
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.sampled_from([*Kind])), min_size=1, max_size=12))
 def test_no_two_tokens_are_spelled_alike_and_none_goes_on_from_another(entries):
     rows = [tuple(s for s in row if s != NO_SYMBOL) for row in spell_vocabulary(vocabulary(entries)).tolist()]
     rows = [row for row in rows if row]
     assert len(rows) == sum(kind != UNUSED for _, kind in entries)
     assert not any(i != j and a == b[: len(a)] for i, a in enumerate(rows) for j, b in enumerate(rows))
-
-
-def test_an_empty_token_is_refused():
-    with pytest.raises(ValueError, match="token 1 of the vocabulary is empty"):
-        spell_vocabulary(vocabulary([(b"a", NORMAL), (b"", NORMAL)]))
 
 
 def test_nats_are_those_of_one_symbol_after_another(head):
@@ -123,12 +113,6 @@ def test_logits_are_minus_the_nats_of_every_token(head):
     torch.testing.assert_close(head.logits(hidden[None]), -nats[None], atol=1e-4, rtol=1e-4)
 
 
-def test_what_is_never_made_is_impossible(head):
-    logits = head.logits(random_hidden(3))
-    assert logits[:, NEVER].isneginf().all() and logits[:, MADE].isfinite().all()
-    assert head.nats(random_hidden(1, 1), torch.tensor([[NEVER]])).isposinf().all()
-
-
 def test_all_tokens_and_all_other_spellings_are_together_certain(head):
     (hidden,), tokens = random_hidden(1), [symbols_of(head, i) for i in MADE]
     prefixes = {tuple(symbols[:i]) for symbols in tokens for i in range(len(symbols))}
@@ -139,46 +123,12 @@ def test_all_tokens_and_all_other_spellings_are_together_certain(head):
     assert total + sum(math.exp(-nats_of(head, hidden, way)) for way in lost) == pytest.approx(1, abs=1e-4)
 
 
-def test_each_symbol_is_given_those_before_it_and_no_other(head):
-    at, paths = head.prefixes
-    for token in MADE:
-        symbols = symbols_of(head, token)
-        seen = [paths[place].tolist() for place in at[token, : len(symbols)]]
-        assert seen == [[head.start] * (5 - i) + symbols[:i] for i in range(len(symbols))]
-
-
-def test_tokens_that_begin_alike_share_their_prefixes(head):
-    at = head.prefixes.indices.tolist()
-    assert at[2][:3] == at[3][:3] == at[4][:3] and at[0][1] == at[5][1] == at[2][1]
-    assert len(head.prefixes.symbols) == len([b"", b"a", b"b", b"ab", b"abb", b"abba"])
-
-
 def test_a_loaded_head_spells_like_the_saved_one(head):
     hidden = random_hidden(2)
     other = ByteHead(replace(CONFIG, vocab_size=len(ENTRIES), byte_head=head.shape)).eval()
     assert other.logits(hidden).isneginf().all()
     other.load_state_dict(head.state_dict())
     torch.testing.assert_close(other.logits(hidden), head.logits(hidden), atol=0, rtol=0)
-
-
-def test_what_prefixes_mean_is_computed_anew_after_training():
-    head, hidden, target = new_head(ENTRIES, width=32, features=16, slots=64), random_hidden(1), torch.tensor([[4]])
-    with torch.inference_mode():
-        before = head.logits(hidden)[0, 4]
-    head.train().nats(hidden[None], target).sum().backward()
-    with torch.no_grad():
-        head.of_prefix.weight -= head.of_prefix.weight.grad
-        after = head.eval().logits(hidden)[0, 4]
-    assert after.item() == pytest.approx(-head.nats(hidden[None], target).item(), rel=1e-4) != before.item()
-
-
-def test_a_new_head_finds_every_symbol_about_equally_likely():
-    shape = byte_head_shape(vocabulary(ENTRIES))
-    model = ChatModel(replace(CONFIG, vocab_size=len(ENTRIES), byte_head=shape))
-    initialise(model, 1)
-    model.byte_head.set_spelling(spell_vocabulary(vocabulary(ENTRIES)))
-    nats = model.byte_head.nats(random_hidden(400, 1), torch.full((400, 1), 4)).mean().item()
-    assert nats == pytest.approx(5 * math.log(shape.symbols), rel=0.25)
 
 
 WORDS = [bytes(word) for word in product(b"abcdef", repeat=3)]
@@ -210,38 +160,6 @@ def test_words_outside_the_vocabulary_are_spelled():
     assert nats < 0.05
     spelled = [head.generate_token(hidden, 9) for hidden in meant(HELD_OUT)]
     assert sum(map(operator.eq, spelled, HELD_OUT)) > 0.6 * len(HELD_OUT)  # by chance one in 216
-
-
-def test_a_head_whose_hidden_states_say_nothing_learns_no_more_than_how_many_words_there_are():
-    _, nats = taught(torch.ones(len(TAUGHT), CONFIG.hidden_size))
-    assert nats == pytest.approx(math.log(len(TAUGHT)), rel=0.02)
-
-
-def test_a_control_token_is_spelled_as_its_id():
-    head, hidden = new_head(ENTRIES), random_hidden(1)
-    with torch.no_grad():
-        head.out_proj.weight.zero_()[symbols_of(head, STOP)] = head_features(head, hidden[0])
-    assert head.generate_token(hidden[0], 9) == STOP
-
-
-def head_features(head, hidden):
-    path = torch.full((1, head.shape.longest), head.start)
-    return gated_by_hand(head.of_hidden(hidden) + head.embed_prefixes(path)[0])
-
-
-@pytest.mark.parametrize("temperature", [0.0, 3.0])
-def test_no_more_bytes_are_spelled_than_allowed_and_no_empty_word(head, temperature):
-    torch.manual_seed(0)
-    written = [head.generate_token(hidden, 3, temperature) for hidden in random_hidden(40)]
-    assert any(isinstance(spelled, bytes) and len(spelled) == 3 for spelled in written)
-    assert all(spelled in (BOS, STOP) or 1 <= len(spelled) <= 3 for spelled in written)
-
-
-def test_a_spelling_that_outgrows_the_vocabulary_goes_on(head):
-    endless = copy.deepcopy(head)
-    endless.out_proj.weight[FIRST_END_MARK:] = 0.0
-    endless.out_proj.weight[FIRST_END_MARK - 1] = 0.0
-    assert len(endless.generate_token(random_hidden(1)[0], 50)) == 50
 
 
 def test_gradients_are_the_same_each_time_where_that_is_asked_for(head):

@@ -7,9 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from chatmill.checkpoints.configuration import ModelConfig, RopeScaling, Variant
-from chatmill.model.chat_model import ChatModel, initialise, scale_rope_frequencies
-from chatmill.model.layers import rotate
+from chatmill.checkpoints.configuration import ModelConfig, Variant
+from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.pipeline.manifest import write_manifest
 from support.tiny import random_model
 
@@ -69,25 +68,6 @@ def test_a_rewound_cache_forgets(model):
     torch.testing.assert_close(logits, model(ids)[:, 5:], atol=1e-4, rtol=1e-4)
 
 
-def test_a_cache_grows_and_can_still_be_rewound():
-    model = random_variant(Variant(), max_position_embeddings=2000)
-    ids, cache = random_ids(1, 1300), model.new_cache(1, 2000)
-    model(ids[:, :500], cache=cache), model(random_ids(1, 700), cache=cache)
-    assert cache.keys[0].shape[2] == 1200
-    cache.length = 500
-    torch.testing.assert_close(model(ids[:, 500:], cache=cache), model(ids)[:, 500:], atol=1e-4, rtol=1e-4)
-    assert cache.keys[0].shape[2] == 2000
-
-
-def test_rotations_beyond_the_first_table_are_those_of_a_longer_one(monkeypatch):
-    whole = random_variant(Variant(), max_position_embeddings=300)
-    monkeypatch.setattr("chatmill.model.chat_model.INITIAL_ROTARY_POSITIONS", 32)
-    model = random_variant(Variant(), max_position_embeddings=300)
-    assert len(model.cos) == 32
-    torch.testing.assert_close(model(random_ids(1, 100)), whole(random_ids(1, 100)), atol=0, rtol=0)
-    torch.testing.assert_close(model.cos, whole.cos[: len(model.cos)], atol=0, rtol=0)
-
-
 def test_a_window_hides_what_is_further_back():
     model, ids = random_variant(Variant(sliding_window=6), num_hidden_layers=1), random_ids(1, 20)
     last = model(ids)[:, -1]
@@ -116,24 +96,6 @@ def test_half_precision_is_near_float32(model):
     assert (logits - expected).norm() < 0.05 * expected.norm()
 
 
-def test_scaled_rotations_are_slower_where_they_turn_least():
-    frequencies = torch.tensor([8.0, 4.0, 2.5, 1.0, 0.5]) * 2 * math.pi / 100  # turns in 100 tokens
-    scaling = RopeScaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=100)
-    expected = [1, 1, 0.5 / 4 + 0.5, 1 / 4, 1 / 4]
-    torch.testing.assert_close(scale_rope_frequencies(frequencies, scaling) / frequencies, torch.tensor(expected))
-    torch.testing.assert_close(scale_rope_frequencies(frequencies, RopeScaling(factor=4.0)), frequencies / 4)
-
-
-def test_more_tokens_than_the_cache_holds_are_refused(model):
-    with pytest.raises(ValueError, match="13 tokens do not fit into a cache of 12"):
-        model(random_ids(1, 13), cache=model.new_cache(1, 12))
-
-
-def test_only_the_last_position_can_be_asked_for(model):
-    ids = random_ids(2, 9)
-    torch.testing.assert_close(model(ids, last_only=True), model(ids)[:, -1:], atol=1e-5, rtol=1e-5)
-
-
 def test_a_mask_hides_what_a_conversation_may_not_see(model):
     first, second = random_ids(1, 6), random_ids(1, 9)
     ids, positions = torch.cat([first, second], 1), torch.cat([torch.arange(6), torch.arange(9)])[None]
@@ -141,13 +103,6 @@ def test_a_mask_hides_what_a_conversation_may_not_see(model):
     mask = (number[:, :, None] == number[:, None]).tril()[:, None]
     expected = torch.cat([model(first), model(second)], dim=1)
     torch.testing.assert_close(model(ids, positions, mask), expected, atol=1e-4, rtol=1e-4)
-
-
-def test_rotation_turns_each_pair_by_its_angle():
-    x = torch.tensor([1.0, 0.0, 0.0, 2.0])  # pairs (1, 0) and (0, 2)
-    quarter = torch.tensor([torch.pi / 2, torch.pi])
-    expected = torch.tensor([0.0, 0.0, 1.0, -2.0])
-    torch.testing.assert_close(rotate(x, quarter.cos(), quarter.sin()), expected, atol=1e-6, rtol=0)
 
 
 def test_a_new_model_knows_nothing_and_its_seed_decides_it():
@@ -177,8 +132,3 @@ def test_the_dial_gives_models_of_these_sizes(depth, vocab_size, millions):
 def test_impossible_shapes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **change)
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="width = 64 and heads = 5: expected an even number of channels for each head"):
-        ModelConfig.from_depth(2, vocab_size=64, context=64, width=64, heads=5)

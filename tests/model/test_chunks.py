@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Chunking
 from chatmill.model.layers import conversation_mask
-from chatmill.soft_tokenizer.chunks import NO_TOKEN, ChunkedDecoder, moving_average, start_indices
+from chatmill.soft_tokenizer.chunks import ChunkedDecoder, moving_average
 from support.tiny import CONFIG
 
 SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
@@ -107,52 +107,10 @@ def test_packed_conversations_are_read_as_if_alone(decoder):
     assert starts[0, [0, 5, 29]].all() and not starts.all()
 
 
-def test_blocks_of_a_window_give_what_the_window_gives(decoder):
-    ids = random_tokens(2)
-    near(read(decoder, ids)[:, :-1], read(decoder, ids[:, :-1]))
-    near(read_packed(decoder, ids[:1], [40])[0], read(decoder, ids[:1]))
-
-
-@pytest.mark.parametrize(("room", "chunks"), [(3.0, 40), (0.5, 7)])
-def test_in_compiled_code_a_row_has_room_for_a_fixed_number_of_chunks(decoder, room, chunks, monkeypatch):
-    ids, rotary = random_tokens(1), rotary_at(torch.arange(TIME)[None])
-    expected, starts = read(decoder, ids), boundaries(decoder, ids, rotary)
-    monkeypatch.setattr("chatmill.soft_tokenizer.chunks._CAPACITY_FACTOR", room)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    fitting = int((starts.cumsum(1) <= chunks).sum())
-    near(read(decoder, ids)[:, :fitting], expected[:, :fitting])
-    assert fitting == TIME if room == 3.0 else fitting < TIME
-
-
-def test_only_the_last_position_can_be_asked_for(decoder):
-    ids, rotary = random_tokens(2), rotary_at(torch.arange(TIME)[None])
-    near(decode(decoder, ids, rotary, last_only=True)[0], read(decoder, ids)[:, -1:])
-
-
-def test_a_token_that_begins_no_chunk_leaves_the_inner_cache_as_it_is():
-    decoder = random_decoder(Chunking(boundaries="fixed", rate=3.0, width=48))
-    cache, lengths = decoder.new_cache(1, 8), []
-    for token in random_tokens(1, 8).split(1, dim=1):
-        read(decoder, token, cache)
-        lengths.append(cache.inner.length)
-    assert lengths == [1, 1, 1, 2, 2, 2, 3, 3]
-
-
 def test_a_fixed_stride_counts_from_the_start_of_each_conversation():
     decoder = random_decoder(replace(SMALL, boundaries="fixed"))
     starts = read_packed(decoder, random_tokens(1, 12), [5, 7])[2]
     assert starts.int().tolist() == [[1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1]]
-
-
-def test_a_stride_can_be_no_whole_number():
-    decoder = random_decoder(Chunking(boundaries="fixed", rate=2.5, width=48))
-    starts = read_packed(decoder, random_tokens(1, 10), [10])[2]
-    assert starts[0].nonzero().flatten().tolist() == [0, 3, 5, 8]
-
-
-def test_chunks_are_told_by_the_tokens_that_begin_them():
-    starts = torch.tensor([[1, 0, 1, 1], [1, 0, 0, 1]], dtype=torch.bool)
-    assert start_indices(starts, 3).tolist() == [[0, 2, 3], [0, 3, NO_TOKEN]]
 
 
 @pytest.mark.parametrize(
@@ -170,13 +128,6 @@ def test_impossible_chunks_are_refused(change, message):
         replace(SMALL, **change)
 
 
-def test_the_moving_average_is_that_worked_by_hand():
-    chunks, p = torch.tensor([[[8.0], [4.0], [10.0], [6.0]]]), torch.tensor([[1.0, 0.5, 1.0, 0.75]])
-    assert moving_average(chunks, p, None).tolist() == [[[8.0], [6.0], [10.0], [7.0]]]
-    averages = moving_average(chunks[:, 1:], p[:, 1:], torch.tensor([[[8.0]]]))
-    assert averages.tolist() == [[[8.0], [6.0], [10.0], [7.0]]]
-
-
 def test_the_moving_average_is_that_of_a_loop():
     generator = torch.Generator().manual_seed(0)
     chunks, p = torch.randn(3, 200, 5, generator=generator), torch.rand(3, 200, generator=generator) / 2 + 0.5
@@ -185,9 +136,3 @@ def test_the_moving_average_is_that_of_a_loop():
     for i in range(1, 200):
         expected.append(p[:, i, None] * chunks[:, i] + (1 - p[:, i, None]) * expected[-1])
     torch.testing.assert_close(moving_average(chunks, p, None), torch.stack(expected, dim=1))
-
-
-def test_the_router_learns_from_what_the_model_makes():
-    decoder = random_decoder()
-    read(decoder, random_tokens(2)).square().mean().backward()
-    assert all(weight.grad.abs().max() > 0 for weight in decoder.parameters())

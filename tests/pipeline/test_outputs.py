@@ -2,11 +2,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from chatmill.pipeline.outputs import atomic_output, discard_scratch
+from chatmill.pipeline.outputs import atomic_output
 from support.paths import SOURCE
 
 
@@ -49,35 +48,12 @@ def test_a_growing_output_is_read_while_it_is_written_and_whole_in_the_end(tmp_p
     assert list(tmp_path.iterdir()) == [output] and output.read_text() == "1\n2\n"
 
 
-def test_a_growing_output_that_replaces_a_link_leaves_what_it_led_to(tmp_path):
-    (tmp_path / "cached").write_text("1\n")
-    for make in ("symlink_to", "hardlink_to"):
-        output = tmp_path / make
-        getattr(output, make)(tmp_path / "cached")
-        with atomic_output(output, grows=True) as place:
-            place.write_text("2\n")
-        assert output.read_text() == "2\n"
-    assert (tmp_path / "cached").read_text() == "1\n"
-
-
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_a_growing_output_is_removed_on_an_error(tmp_path, error):
     with pytest.raises(error), atomic_output(tmp_path / "curve", grows=True) as place:
         place.write_text("1\n")
         raise error
     assert not list(tmp_path.iterdir())
-
-
-def test_without_hard_links_a_growing_output_appears_in_the_end(tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    output = tmp_path / "curve"
-    with atomic_output(output, grows=True) as place:
-        place.write_text("1\n")
-        assert not output.exists()
-    assert output.read_text() == "1\n"
 
 
 @pytest.fixture
@@ -106,13 +82,6 @@ def test_what_a_killed_process_left_of_a_growing_output_is_removed_by_the_next_s
         assert not (tmp_path / "curve").exists() and not killed.exists()
         place.touch()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model", "other"]
-
-
-def test_an_output_that_has_been_restored_meanwhile_stays(tmp_path, killed):
-    (tmp_path / "curve").unlink()
-    (tmp_path / "curve").write_text("1\n")
-    discard_scratch(killed)
-    assert not killed.exists() and (tmp_path / "curve").exists()
 
 
 WRITES = {

@@ -3,7 +3,7 @@ import sys
 import pytest
 from tqdm import tqdm
 
-from chatmill.pipeline.progress import LineSchedule, ProgressLines, duration, progress, progress_bar
+from chatmill.pipeline.progress import LineSchedule, ProgressLines, progress, progress_bar
 
 
 class FakeClock:
@@ -25,17 +25,6 @@ def test_lines_are_due_after_twice_as_long_and_then_every_minute():
     assert due == [5, 10, 20, 40, 80, 140, 200, 260]
 
 
-def test_after_a_long_step_one_line_is_due_and_not_all_that_were_missed():
-    clock = FakeClock()
-    schedule = LineSchedule(5, clock)
-    clock.now += 90
-    assert [schedule.is_due(), schedule.is_due()] == [True, False]
-    clock.now += 49
-    assert not schedule.is_due()
-    clock.now += 1
-    assert schedule.is_due()
-
-
 def lines_of(items, capsys, seconds=1.0, **options):
     """What counting the items writes, when each takes so many seconds."""
     clock, counted = FakeClock(), []
@@ -55,33 +44,8 @@ def test_lines_say_how_many_of_how_many_and_the_time_that_is_left(capsys):
     assert lines_of(range(40), capsys) == lines
 
 
-def test_without_a_total_lines_say_how_many_of_what(capsys):
-    assert lines_of((text for text in ()), capsys) == []
-    clock = FakeClock()
-    lines = ProgressLines(iter("abc"), "read", unit=" texts", clock=clock)
-    lines.set_postfix_str("all short")
-    for _ in lines:
-        clock.now += 10
-    assert capsys.readouterr().err.splitlines() == ["read: 1 texts, all short", "read: 2 texts, all short"]
-
-
-def test_bytes_are_scaled(capsys):
-    clock = FakeClock()
-    with ProgressLines((), "read", total=4_000_000, unit="B", scale=True, clock=clock) as lines:
-        clock.now += 30
-        lines.update(1_000_000)
-    assert capsys.readouterr().err == "read: 1.00MB of 4.00MB, 90 s left\n"
-
-
 @pytest.mark.parametrize(("terminal", "kind"), [(True, tqdm), (False, ProgressLines)])
 def test_bars_are_for_terminals(monkeypatch, terminal, kind):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     assert isinstance(progress([1], "count"), kind)
     assert isinstance(progress_bar(1, "count"), kind)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (99, "99 s"), (150, "2 minutes"), (3600, "60 minutes"), (9000, "2.5 hours")]
-)
-def test_durations_are_rounded(seconds, words):
-    assert duration(seconds) == words

@@ -132,16 +132,3 @@ def test_two_runs_of_a_stage_take_turns(project):
     first.wait()
     assert second.wait() == 0
     assert (project / "out.txt").read_text().startswith("hello")
-
-
-LOOK = """
-    from chatmill.pipeline.processes import SOURCE_ROOT, scripts_on_path
-    before = SOURCE_ROOT in sys.path
-    with scripts_on_path():
-        print(before, sys.path[0] == SOURCE_ROOT)
-    text = raw"""
-
-
-def test_the_scripts_do_not_stand_for_libraries_but_are_found_by_processes_that_are_started(project):
-    (project / "count.py").write_text(SCRIPT.replace("\n    text = raw", LOOK))
-    assert run(project).stdout.splitlines()[0] == "False True"

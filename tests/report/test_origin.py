@@ -56,9 +56,3 @@ def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
     origin = read_origin(tmp_path)
     assert origin[1:] == (None, None, None, False, [])
     assert "Commit" not in this_run(origin, {}, {}) and f"{origin.written:%Y-%m-%d}" in this_run(origin, {}, {})
-
-
-def test_damaged_parameters_of_a_commit_are_no_error(project):
-    (project / "params.yaml").write_text("a: [")
-    git(project, "commit", "-q", "-a", "-m", "Broken")
-    assert read_origin(project).changes == []

@@ -34,16 +34,6 @@ def test_each_length_of_prompt_is_a_row():
     assert table_of_latency(benchmark).splitlines() == [HEADER, "16\t0.5\t0.25\t5.0\t1.0", "128\t2.0\t0.75\t7.0\t1.5"]
 
 
-def test_a_model_without_a_graph_has_times_of_pytorch_alone():
-    table = table_of_latency({"pytorch": {"cache": {"16": times(5.0, 1.0)}}})
-    assert table.splitlines() == [HEADER, "16\tnan\tnan\t5.0\t1.0"]
-
-
-def test_what_was_not_measured_is_a_table_without_rows():
-    assert table_of_validation({}) == "step\tbits_per_byte\n"
-    assert (table_of_sources({}), table_of_latency({})) == ("source\tbits_per_byte\n", f"{HEADER}\n")
-
-
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
 
 

@@ -80,10 +80,6 @@ def test_a_model_without_a_graph_has_the_figures_of_pytorch_alone():
     assert found == {"pytorch_token_ms": 1.5}
 
 
-def test_a_soft_tokenizer_that_was_left_out_has_no_figure():
-    assert key_figures({}, {}, {}, {}, {"left_out": "the head is of bytes"}) == {}
-
-
 @pytest.mark.parametrize(
     ("prompts", "nearest"), [(["16", "128", "512"], 128), (["16"], 16), (["512", "992"], 512), (["1", "300"], 1)]
 )
@@ -97,8 +93,3 @@ def test_times_are_those_after_the_prompt_nearest_to_128_tokens(prompts, nearest
 def test_a_number_is_rounded_by_at_most_half_of_its_fourth_digit(value):
     assert significant(value) == pytest.approx(value, rel=5.001e-4, abs=0)
     assert significant(significant(value)) == significant(value)
-
-
-@given(st.integers())
-def test_a_count_is_as_it_is(count):
-    assert significant(count) == count

@@ -23,14 +23,11 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
 from chatmill.soft_tokenizer.encoder_training import (
     RIDGE_HELD_OUT,
     EmbeddingDataset,
-    best_ridge,
     compute_metrics,
-    explained_variance,
     fit_encoder,
     fit_last_layer,
     has_collapsed,
     is_held_out,
-    nearest_neighbor_accuracy,
     predict,
 )
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -83,10 +80,6 @@ def encoder_for(model):
     return encoder
 
 
-def tokens_of(dataset, chosen):
-    return {VOCABULARY.tokens[i] for i in dataset.ids[chosen].tolist()}
-
-
 def test_control_tokens_are_apart_and_a_fallback_token_is_its_byte():
     kinds = (Kind.FALLBACK, *VOCABULARY.kinds[1:])
     dataset = make_dataset(vocabulary=replace(VOCABULARY, kinds=kinds))
@@ -94,28 +87,11 @@ def test_control_tokens_are_apart_and_a_fallback_token_is_its_byte():
     assert dataset.byte_ids[0, :2].tolist() == [START + Kind.FALLBACK, 0]
 
 
-def test_the_order_of_a_vocabulary_decides_on_no_token():
-    order = [*reversed(VOCABULARY.text_ids), *range(VOCABULARY.num_text, SIZE)]
-    turned = replace(VOCABULARY, tokens=tuple(VOCABULARY.tokens[i] for i in order), merges=())
-    dataset, other = make_dataset(), make_dataset(vocabulary=turned)
-    assert tokens_of(dataset, dataset.held_out) == {turned.tokens[i] for i in other.ids[other.held_out].tolist()}
-
-
 def test_about_the_share_is_held_out_and_the_seed_decides_which():
     first, second = make_dataset(), make_dataset(seed=2)
     assert 0.1 < first.held_out.float().mean() < 0.3
     assert not torch.equal(first.held_out, second.held_out)
     assert not is_held_out(b"a", Kind.NORMAL, 0.0, 1) and is_held_out(b"a", Kind.NORMAL, 1.0, 1)
-
-
-def test_tokens_that_are_too_long_are_counted():
-    assert make_dataset().num_truncated == 0
-    assert make_dataset(longest=3).num_truncated == len(WORDS)
-
-
-def test_empty_tokens_are_refused():
-    with pytest.raises(ValueError, match=r"1 of .* tokens of the vocabulary are empty"):
-        make_dataset(vocabulary=replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:])))
 
 
 def test_a_share_that_holds_out_no_token_is_refused():
@@ -131,15 +107,6 @@ def test_rows_that_follow_from_bytes_are_known_for_tokens_never_seen():
     found = measured(dataset, encoder, ~dataset.held_out, dataset.held_out)
     assert found["variance_explained"]["plain"] > 0.5
     assert found["nearest"]["cosine"] > 20 * found["nearest"]["chance"]
-
-
-def test_rows_that_follow_from_nothing_are_learnt_but_foretold_for_no_token():
-    dataset = make_dataset()
-    encoder = fitted(dataset, ~dataset.held_out, replace(SHAPE, features=1024))
-    train_mask = ~dataset.held_out
-    trained, held_out = (measured(dataset, encoder, train_mask, on) for on in (train_mask, dataset.held_out))
-    assert trained["variance_explained"]["plain"] > 0.9 and trained["nearest"]["cosine"] > 0.9
-    assert held_out["variance_explained"]["plain"] < 0.1 and not has_collapsed(trained)
 
 
 @pytest.mark.parametrize("ridge", [1e-4, 1e9])
@@ -162,27 +129,6 @@ def test_the_mean_row_explains_nothing_and_the_rows_themselves_all():
     assert perfect["mean_cosine"] == pytest.approx(1) and perfect["norm_ratio"] == 1
 
 
-def test_what_is_explained_is_held_against_the_mean_of_the_learnt_rows():
-    rows, predicted = torch.tensor([[0.0], [2.0], [4.0]]), torch.tensor([[0.0], [0.0], [3.0]])
-    shown, numbers = torch.tensor([True, True, False]), torch.tensor([1, 2])
-    assert explained_variance(predicted, rows, torch.ones(2), shown, numbers) == pytest.approx(1 - (4 + 1) / (1 + 9))
-    assert explained_variance(predicted, rows, torch.tensor([1.0, 3.0]), shown, numbers) == pytest.approx(1 - 7 / 28)
-    assert explained_variance(predicted, rows, torch.zeros(2), shown, numbers) is None
-
-
-def test_the_nearest_row_by_dot_product_may_be_a_longer_one():
-    rows = torch.tensor([[1.0, 0.0], [3.0, 3.0]])
-    assert nearest_neighbor_accuracy(rows, rows, torch.tensor([0, 1])) == {"cosine": 1.0, "dot": 0.5}
-
-
-def test_among_the_measured_alone_no_row_that_was_shown_is_in_the_way():
-    dataset = make_dataset(torch.eye(SIZE))
-    shown = dataset.rows[~dataset.held_out][0]
-    found = compute_metrics(0.4 * dataset.rows + 0.6 * shown, dataset, ~dataset.held_out, dataset.held_out)
-    assert found["nearest"]["cosine"] == 0
-    assert found["nearest_of_these"] == {"cosine": 1, "chance": 1 / int(dataset.held_out.sum())}
-
-
 def test_the_last_matrix_is_that_of_least_squares():
     dataset, shape = make_dataset(), replace(SHAPE, features=16)
     encoder, weights = ByteEncoder(shape, 8), dataset.weights.double().sqrt()[:, None]
@@ -192,25 +138,10 @@ def test_the_last_matrix_is_that_of_least_squares():
     torch.testing.assert_close(predict(encoder, dataset.byte_ids).double(), read @ expected, atol=1e-3, rtol=1e-3)
 
 
-def test_rows_that_nothing_foretells_are_held_down_most():
-    composed, random = make_dataset(composed_rows()), make_dataset()
-    apart = torch.arange(len(random.ids)) % 10 == 0
-    first, second = (best_ridge(fitted(p, ~apart), p, ~apart, apart) for p in (composed, random))
-    assert first < 10 <= second
-
-
 def test_learning_gives_the_same_each_time_and_another_with_another_seed():
     dataset = make_dataset()
     first, again, other = (predict(fitted(dataset, steps=5, seed=seed), dataset.byte_ids) for seed in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
-
-
-@pytest.mark.parametrize("ridge", [RIDGE_HELD_OUT, 1e-4])
-def test_rows_held_out_change_nothing_that_is_learnt(ridge):
-    dataset = make_dataset()
-    other = replace(dataset, rows=torch.where(dataset.held_out[:, None], 100.0, dataset.rows))
-    first, second = (predict(fitted(p, ~p.held_out, ridge=ridge, steps=5), p.byte_ids) for p in (dataset, other))
-    assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -268,13 +199,6 @@ def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
     scores = measure_plugged(evaluator, dataset, dataset.rows, embedding_table(model))
     assert scores["table"] == scores["plugged_in"] == scores["held_out"] != scores["held_out_mean"]
     assert measure_noisy(evaluator, embedding_table(model))["case"]["table"]["all"] != scores["table"]["all"]
-
-
-def test_where_only_answers_were_trained_all_text_is_not_scored():
-    model = model_with()
-    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.0, RECORDS[:2])
-    scores = evaluator.bits_per_byte(embedding_table(model), evaluator.corpus())
-    assert scores["all"] is None and scores["assistant"] > 0
 
 
 @pytest.mark.parametrize("tied", [True, False])

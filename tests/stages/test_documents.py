@@ -10,10 +10,9 @@ import evaluate
 import export_onnx
 import mix
 import prepare
-import report
 import train_soft_tokenizer
 import train_tokenizer
-from chatmill.conversation import IM_END, is_document, unescape
+from chatmill.conversation import IM_END, is_document
 from chatmill.encoded.token_files import read_split
 from chatmill.record_files import read_records
 from support.paths import ANY_FOLDER
@@ -92,16 +91,6 @@ def metrics(folder):
     return json.loads((folder / "evaluate.json").read_text())
 
 
-def test_records_of_documents_are_their_escaped_text(tmp_path, monkeypatch):
-    monkeypatch.setattr("chatmill.datasets.formats.documents.MAX_CHARACTERS", 500)
-    folder = write_raw(tmp_path / "it")
-    parts = prepared(folder, "letters", "documents")
-    assert len(parts) > 1 and len({part.group for part in parts}) == 1
-    assert all(is_document(part.text) for part in parts)
-    assert "".join(unescape(part.text) for part in parts) == (folder / "letters/one.md").read_text()
-    assert [unescape(one.text) for one in prepared(folder, "book", "documents", limit=2)] == BOOK.split("\n\n")[:2]
-
-
 def test_blank_and_repetitive_documents_are_rejected(tmp_path):
     (tmp_path / "prepared").mkdir()
     (tmp_path / "book.raw.jsonl").write_text(
@@ -147,16 +136,6 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     assert chats["tokenizer"]["tokens_per_message"] == found["tokenizer"]["tokens_per_message"]
 
 
-def test_a_model_of_text_alone_has_no_figures_of_answers(alone):
-    found = metrics(alone)
-    bits = found["bits_per_byte"]
-    assert bits["assistant"] is None and bits["all"] == bits["by_source"]["book"] > 0
-    assert bits["baselines"]["ngram"] > 0 and bits["ngram_assistant"] is None
-    assert found["stop_nats_per_turn"] is None and "skills" not in found
-    assert found["engines"]["onnx"]["bits_per_byte"] == pytest.approx(bits["all"], abs=1e-3)
-    assert set(found["tokenizer"]["tokens_per_message"].values()) == {None}
-
-
 @pytest.mark.parametrize("name", ["beside", "alone"])
 def test_embeddings_are_learnt_from_bytes_beside_documents(name, request, tmp_path):
     folder = request.getfixturevalue(name)
@@ -164,14 +143,3 @@ def test_embeddings_are_learnt_from_bytes_beside_documents(name, request, tmp_pa
     train_soft_tokenizer.main(*inputs, ANY_FOLDER, tmp_path / "soft", tmp_path / "soft.json", parameters=SOFT)
     found = json.loads((tmp_path / "soft.json").read_text())["bits_per_byte"]["table"]
     assert found["all"] > 0 and (found["assistant"] is None) == (name == "alone")
-
-
-@pytest.mark.parametrize("name", ["beside", "alone"])
-def test_the_report_shows_what_was_measured(name, request, tmp_path):
-    folder = request.getfixturevalue(name)
-    (tmp_path / "none.json").write_text("{}")
-    measured = [folder / part for part in ("mix.json", "train.jsonl", "train.tsv", "evaluate.json")]
-    inputs = *measured, tmp_path / "none.json", tmp_path / "none.json", folder / "samples.jsonl", folder / "tokenizer"
-    report.main(*inputs, tmp_path / "report", tmp_path / "summary.json", sample="Hi", train_model={"context": 64})
-    page, table = (tmp_path / "report" / part for part in ("index.html", "bits_per_byte.tsv"))
-    assert "book" in page.read_text(encoding="utf-8") and "book" in table.read_text()

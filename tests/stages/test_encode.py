@@ -17,10 +17,8 @@ from chatmill.conversation import (
     Part,
     Record,
     conversation_segments,
-    escape,
     record_segments,
     render,
-    unescape,
 )
 from chatmill.encoded.file_encoding import Segmenter
 from chatmill.encoded.token_files import (
@@ -32,7 +30,6 @@ from chatmill.encoded.token_files import (
     read_meta,
     read_sources,
     read_split,
-    token_byte_lengths,
     write_split,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
@@ -85,24 +82,10 @@ MESSAGES = st.builds(Message.from_text, st.sampled_from(["system", "user", "assi
 )
 
 
-@given(st.lists(MESSAGES), st.sampled_from(["chatml", "markers"]))
-def test_segments_of_rendered_text_are_those_of_the_conversation(conversation, template):
-    assert Segmenter(template)(render(conversation)) == conversation_segments(conversation, template)
-
-
 @given(st.lists(st.tuples(MESSAGES, st.sampled_from([None, False, True]))), st.sampled_from(["chatml", "markers"]))
 def test_segments_of_records_follow_their_choice_of_trained_messages(messages, template):
     text, train = render(message for message, _ in messages), [flag for _, flag in messages]
     assert Segmenter(template)(text, train) == record_segments(Record("talk", "1", text, train=train), template)
-
-
-@given(CONTENT.filter(bool), st.sampled_from(["chatml", "markers"]))
-def test_an_encoded_document_has_the_bytes_of_its_text(text, template):
-    segments = Segmenter(template)(escape(text))
-    assert segments == record_segments(Record("books", "1", escape(text)), template)
-    ids, loss = byte_tokenizer().encode_segments(segments)
-    assert unescape(byte_tokenizer().decode(ids[1:-1])) == text
-    assert loss == [LossKind.IGNORED, *[LossKind.TRAINED] * (len(ids) - 1)]
 
 
 def test_a_file_of_conversations_and_documents_is_encoded_as_they_say(folder):
@@ -118,35 +101,6 @@ def test_a_file_of_conversations_and_documents_is_encoded_as_they_say(folder):
     assert texts == ["", f"Once <\\|im_end|>{IM_END}", f"Hi{IM_END}Hé!{IM_END}"]
     assert split.is_document.tolist() == [False, True, False]
     assert read_meta(folder / "tokens").conversations["train"] == 3
-
-
-@pytest.mark.parametrize(("flag", "kind"), [(None, LossKind.PROMPT), (False, LossKind.IGNORED)])
-def test_a_message_of_the_user_is_a_prompt_unless_its_flag_leaves_it_out(folder, flag, kind):
-    record = Record("talk", "1", render(CONVERSATIONS[0]), train=[flag, None])
-    (folder / "train.jsonl").write_text(record.to_json(), encoding="utf-8")
-    ids, loss, _ = read_split(run(folder), "train")
-    text = byte_tokenizer().encode("Hi")
-    (start,) = [i for i in range(len(ids)) if ids[i : i + len(text)].tolist() == text]
-    assert set(loss[start : start + len(text) + 1]) == {kind}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"Hi{IM_END}",
-        f"{IM_START}robot\nHi{IM_END}\n",
-        f"{IM_START}user\nHi{IM_END}",
-        f"{IM_START}user\n<|bos|>{IM_END}\n",
-    ],
-)
-def test_text_that_is_not_rendered_has_no_segments(text):
-    with pytest.raises(ValueError, match=r"not a rendered conversation|unknown role|misplaced"):
-        Segmenter("chatml")(text)
-
-
-def test_decoded_chatml_is_the_text_on_disk(folder):
-    ids, _, offsets = read_split(run(folder), "train")
-    assert byte_tokenizer().decode(ids[offsets[1] : offsets[2]]) == "<|bos|>" + render(CONVERSATIONS[1])
 
 
 def test_the_mask_is_the_answer_and_its_end(folder):
@@ -186,10 +140,6 @@ def test_wide_ids_where_the_vocabulary_needs_them(tmp_path):
     assert split.ids.dtype == np.uint32
     assert split.offsets.tolist() == [0, len(chunk.ids), 2 * len(chunk.ids)]
     assert counts == SplitCounts(14, 2, 2 * len(chunk.ids), True)
-
-
-def test_control_and_unused_ids_have_no_bytes():
-    assert token_byte_lengths(VOCABULARY).tolist() == [1] * 256 + [0] * 64
 
 
 def test_two_runs_write_equal_bytes(folder):

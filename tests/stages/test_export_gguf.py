@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from chatmill.checkpoints.configuration import Chunking
 from chatmill.conversation import BOS, CALL_END, IM_END, PAD
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.types import bpe, wordpiece
@@ -14,7 +13,7 @@ from chatmill.training.model_folder import write_model as write_new
 from export_gguf import main
 from support.gguf_reading import read
 from support.texts import SAMPLE_TEXT
-from support.tiny import CONFIG, random_model, write_model
+from support.tiny import CONFIG, random_model
 
 BPE = add_special_tokens(bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings()), ["<|mood|>"])
 
@@ -119,14 +118,6 @@ NAMES = {
 }
 
 
-def test_every_weight_is_in_the_file_and_the_tied_head_is_absent(model, exported):
-    weights, found = load_file(model / "model.safetensors"), read(exported / "model-f32.gguf")
-    assert found.tensors.keys() == NAMES.keys() and set(NAMES.values()) == weights.keys()
-    assert set(found.types.values()) == {"F32"}
-    for name, ours in NAMES.items():
-        np.testing.assert_array_equal(found.tensors[name], weights[ours])
-
-
 @pytest.mark.parametrize(("kind", "error"), [("f16", 2**-11), ("q8_0", 0.5 / 127 + 2**-11), ("q4_0", 1 / 8 + 2**-11)])
 def test_quantized_weights_are_as_near_as_their_type_allows(model, exported, kind, error):
     """Relative to the largest number of a block of 32: half a step, or a whole one at the end that q4_0 cuts off.
@@ -145,14 +136,6 @@ def test_quantized_weights_are_as_near_as_their_type_allows(model, exported, kin
         assert (np.abs(near - weight).reshape(-1, 32) <= error * largest + 1e-7).all() and (near != weight).any()
 
 
-def test_rows_that_blocks_do_not_fill_are_float16_and_the_log_says_so(tmp_path, capsys):
-    main(write(tmp_path, intermediate_size=80), tmp_path / "gguf", quantize=["q8_0"])
-    types = read(tmp_path / "gguf/model-q8_0.gguf").types
-    assert {name for name, kind in types.items() if kind == "F16"} == {f"blk.{i}.ffn_down.weight" for i in range(2)}
-    expected = "q8_0: 2 matrices are f16, whose rows are no blocks: blk.0.ffn_down.weight, blk.1.ffn_down.weight\n"
-    assert capsys.readouterr().err == f"export_gguf: {expected}"
-
-
 def test_the_template_is_that_of_the_model(tmp_path):
     main(write(tmp_path, template="markers"), tmp_path / "gguf", quantize=[])
     fields = read(tmp_path / "gguf/model-f32.gguf").fields
@@ -167,12 +150,6 @@ def test_a_tokenizer_that_llama_cpp_has_not_leaves_the_reason(tmp_path):
     reason = {"reason": "llama.cpp's WordPiece is BERT's, which drops blanks", "example": "a  b"}
     assert json.loads((tmp_path / "gguf/formats.json").read_text()) == {"gguf": reason}
     assert check_manifest(tmp_path / "gguf") == vocabulary.fingerprint
-
-
-def test_a_model_that_no_other_library_knows_leaves_the_reason(tmp_path):
-    main(write_model(tmp_path / "model", replace(CONFIG, chunking=Chunking())), tmp_path / "gguf", quantize=[])
-    reason = json.loads((tmp_path / "gguf/formats.json").read_text())["gguf"]["reason"]
-    assert reason == "llama.cpp has neither chunks of tokens, nor a head that spells"
 
 
 def test_a_damaged_model_is_refused(tmp_path):

@@ -5,11 +5,10 @@ import onnxruntime
 import pytest
 import torch
 
-from chatmill.engines.onnx_engine import open_onnx_engine
-from chatmill.inference.model_loading import load_engine, load_model
+from chatmill.inference.model_loading import load_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
-from chatmill.tokenizer.vocabulary.tokenizer_folder import chat_template, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.training.model_folder import write_model as write_new
 from export_onnx import main
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
@@ -67,16 +66,6 @@ def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
     np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
 
 
-def test_the_models_templates_and_its_context_are_exported(tmp_path):
-    write_folder(VOCABULARY, tmp_path / "tokenizer")
-    write_new(tmp_path / "model", random_model(), tmp_path / "tokenizer", VOCABULARY, {"template": "markers"})
-    main(tmp_path / "model", tmp_path / "onnx", quantize=[])
-    tokenizer_config = json.loads((tmp_path / "onnx/tokenizer_config.json").read_text())
-    assert tokenizer_config["model_max_length"] == CONFIG.max_position_embeddings
-    training = (tmp_path / "onnx/additional_chat_templates/training.jinja").read_text()
-    assert training == chat_template("markers", marks_answers=True)
-
-
 def test_a_model_made_elsewhere_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match=r"config\.json: expected a model that train_model wrote"):
@@ -107,26 +96,6 @@ def test_transformers_js_begins_with_an_empty_past_of_the_right_size(exported, n
     feed = {"input_ids": ones, "attention_mask": ones, "position_ids": ones.cumsum(1) - 1}
     logits, *_ = session.run(None, feed | {key: np.zeros(sizes, np.float32) for key, sizes in past.items()})
     assert logits.shape == (3, 4, len(VOCABULARY.tokens))
-
-
-@pytest.mark.parametrize(
-    ("ours", "portable"),
-    [
-        ("onnx_int8", "model_quantized.onnx"),
-        ("onnx_int8_dynamic", "model_int8.onnx"),
-        ("onnx_int4", "model_q4.onnx"),
-    ],
-)
-def test_portable_graphs_are_quantized_as_the_shared_ones(exported, ours, portable):
-    ids = [72, 105, 33]
-    found = open_onnx_engine(exported / portable, name=ours, threads=1).append(ids)
-    np.testing.assert_allclose(found, load_engine(exported, ours, threads=1).append(ids), atol=0.2)
-    assert np.abs(found - load_engine(exported, "onnx", threads=1).append(ids)).max() > 1e-3
-
-
-def test_browsers_load_the_float32_graph_unless_told_otherwise(exported):
-    config = json.loads((exported / "config.json").read_text())
-    assert config["transformers.js_config"] == {"dtype": "fp32"}
 
 
 def test_portable_graph_runs_where_nothing_is_known_of_chatmill(model, tmp_path):

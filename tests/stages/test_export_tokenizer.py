@@ -8,19 +8,12 @@ import yaml
 from pydantic import ValidationError
 
 import export_tokenizer
-from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.vocabulary.patterns import WORDS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_level_vocabulary, rank_scores
 
 SCRIPT = Path(export_tokenizer.__file__)
 EVERY = ["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
-FILES = {
-    "binary": ["tokenizer.bin"],
-    "llama2c": ["tokenizer.llama2c.bin"],
-    "tiktoken_pickle": ["tokenizer.pkl", "token_bytes.pt"],
-    "tiktoken": ["tokenizer.tiktoken", "tokenizer.tiktoken.json"],
-}
 
 
 def sentencepiece_vocabulary():
@@ -64,15 +57,6 @@ def test_formats_json_names_every_file_or_says_why_there_is_none(tokenizer):
     assert files == named | {"formats.json", "manifest.json"}
 
 
-def test_bpe_is_written_in_every_format_but_sentencepiece_s(bpe):
-    formats = formats_of(bpe)
-    assert {name: formats[name]["files"] for name in FILES} == FILES
-    assert "tokenizer.json" in formats["huggingface"]["files"]
-    assert formats["sentencepiece"] == {"reason": "a bpe tokenizer is not a SentencePiece model"}
-    assert formats["tiktoken"] == {"files": FILES["tiktoken"], "exact": True}
-    assert formats["binary"].items() >= {"exact": True, "sequential_readers": {"exact": True}}.items()
-
-
 @pytest.mark.parametrize(
     ("type", "format", "exact", "reason"),
     [
@@ -93,11 +77,6 @@ def test_only_requested_formats_are_written(bpe):
     assert list(formats_of(bpe, ["llama2c"])) == ["llama2c"]
     names = sorted(file.name for file in bpe.with_name("out").iterdir())
     assert names == ["formats.json", "manifest.json", "tokenizer.llama2c.bin"]
-
-
-def test_the_manifest_has_the_tokenizer_s_fingerprint(bpe):
-    formats_of(bpe)
-    assert check_manifest(bpe.with_name("out")) == add_special_tokens(VOCABULARIES["bpe"], []).fingerprint
 
 
 def test_an_unknown_format_is_refused_with_the_choices(bpe):

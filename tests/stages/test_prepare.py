@@ -1,6 +1,5 @@
 import gzip
 import json
-import os
 import re
 import subprocess
 import sys
@@ -51,11 +50,6 @@ def test_text_is_never_changed(tmp_path_factory, texts):
     assert [message.text for message in parse(record.text)] == texts[: len(texts) // 2 * 2]
 
 
-def test_what_follows_the_last_answer_is_left_out(tmp_path):
-    [record], _ = run(tmp_path, [chat("Hi", "Hello", "Bye")])
-    assert [message.text for message in parse(record.text)] == ["Hi", "Hello"]
-
-
 def test_conversations_that_ask_the_same_are_one_group(tmp_path):
     alike = [chat("Hi you!", "a"), chat("hi  you", "b", "c", "d"), chat("Hi you", "a", system="Tools: calculator")]
     others = [chat("Ho", "a"), chat("Hi you", "a", system="Be kind.")]
@@ -79,15 +73,6 @@ def test_a_source_is_on_one_side_as_a_whole(tmp_path):
     hashed, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")])
     records, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")], side="test")
     assert [record.group for record in records] == [f"test/{record.group}" for record in hashed]
-
-
-def test_skills_keep_their_groups_and_say_how_they_are_scored(tmp_path):
-    raw = ROOT / "data/raw/skills.yaml"
-    files = (tmp_path / f"s.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
-    prepare.main(*files, parameters={"path": raw, "format": "skills", "limit": 50, "seed": 1})
-    records = list(read_records(tmp_path / "s.jsonl"))
-    assert len(records) == 50
-    assert all(re.match("(test/|validation/)?skills/", record.group) and record.skill for record in records)
 
 
 BAD = [
@@ -165,11 +150,6 @@ def test_an_empty_dataset_is_an_error(tmp_path, content):
         run(tmp_path, [content])
 
 
-def test_a_conversation_of_long_messages_is_kept(tmp_path):
-    records, _ = run(tmp_path, [chat("xy" * 450_000, "=" * 49_000 + "y" * 50_000)])
-    assert len(records[0].text) > 999_000
-
-
 @given(
     st.lists(
         st.builds(Message.from_text, st.sampled_from(["system", "user", "assistant"]), st.text(max_size=2)), max_size=4
@@ -202,23 +182,6 @@ def stage(folder):
         check=False,
     )
     return result.returncode, result.stderr.splitlines()
-
-
-@pytest.mark.parametrize("name", ["it's $(id)", "a b.jsonl", '-"`;|&>\n.jsonl', "客 ${x} \\ #%20*?.jsonl"])
-def test_the_name_of_a_file_may_hold_anything(tmp_path, name):
-    (tmp_path / name).write_text(chat("Hi", "Hello"))
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"prepare": {"chats": {"path": name, "format": "messages"}}}))
-    assert stage(tmp_path) == (0, [])
-
-
-def test_rejects_of_a_file_whose_name_is_not_utf8_are_written(tmp_path):
-    (tmp_path / "chats").mkdir()
-    Path(os.fsdecode(os.fsencode(tmp_path / "chats") + b"/\xff.jsonl")).write_text(chat("Hi", "Ho") + "x\n")
-    (tmp_path / "params.yaml").write_text(
-        "prepare:\n  chats: {path: chats, format: messages, max_reject_rate: 0.9}\n", encoding="utf-8"
-    )
-    assert stage(tmp_path)[0] == 0
-    assert json.loads((tmp_path / "chats.rejects.jsonl").read_text())["place"] == "chats/\\udcff.jsonl:2"
 
 
 @pytest.mark.parametrize(

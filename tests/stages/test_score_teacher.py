@@ -113,17 +113,6 @@ def names():
     return "one", "again", "unweighted", "untaught"
 
 
-def test_a_head_of_bytes_has_no_tokens_to_compare(taught, tmp_path):
-    with pytest.raises(ValueError, match=r"train_model.head = bytes predicts bytes, .*: set train_model.head: table"):
-        run_training(taught, tmp_path, head="bytes")
-
-
-@pytest.mark.parametrize("changes", [{"chunking": "learned"}, {"tie_embeddings": False, "head_alignment": 0.5}])
-def test_the_models_own_penalties_remain(taught, untaught, tmp_path, changes):
-    first, second = (run_training(tokens, tmp_path / tokens.name, **changes) for tokens in (taught, untaught))
-    assert (first / WEIGHTS).read_bytes() != (second / WEIGHTS).read_bytes()
-
-
 @pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_bytes(taught, tmp_path):
     options = {"steps": 40, "checkpoint_every": 2}

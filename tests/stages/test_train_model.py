@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import encode
-from chatmill.conversation import LossKind, Message, Record, render
+from chatmill.conversation import Message, Record, render
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
@@ -96,12 +96,6 @@ def test_two_runs_write_equal_bytes(tokens, tmp_path, precision):
         assert (first / name).read_bytes() == (second / name).read_bytes()
 
 
-def test_the_seed_decides_the_weights(tokens, tmp_path):
-    first, second = (run_training(tokens, tmp_path / name, steps=1, seed=seed) for name, seed in (("a", 1), ("b", 2)))
-    weights = [load_file(folder / RESULTS[0])["model.embed_tokens.weight"] for folder in (first, second)]
-    assert not torch.equal(*weights)
-
-
 def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     assert "lm_head.weight" not in load_file(trained / "model/model.safetensors")
     config = json.loads((trained / "model/config.json").read_text())
@@ -126,12 +120,6 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
 
 
 WEIGHTED = {"source_weights": {"talk": 1.5, "visits": "30%"}}
-
-
-def test_the_weights_of_sources_are_saved_where_they_were_chosen(tokens, trained, tmp_path):
-    run_training(tokens, tmp_path, **WEIGHTED)
-    saved, default = (json.loads((out / "model/config.json").read_text())["chatmill"] for out in (tmp_path, trained))
-    assert {key: saved[key] for key in WEIGHTED} == WEIGHTED and not WEIGHTED.keys() & default.keys()
 
 
 def test_sources_that_are_all_left_out_are_refused(tokens, tmp_path):
@@ -167,17 +155,6 @@ def test_a_run_that_ended_early_goes_on_to_the_same_bytes(tokens, tmp_path, monk
     assert (ended / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
     curve = (ended / "train.tsv").read_text()
     assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
-
-
-@pytest.mark.parametrize("change", [{"source_weights": {"talk": 2}}, {"source_weights": {}}])
-def test_with_other_weights_an_ended_run_does_not_resume(tokens, tmp_path, monkeypatch, change):
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    with monkeypatch.context() as patch:
-        stop_at(patch, 2)
-        for changes in (WEIGHTED, WEIGHTED | change):
-            with pytest.raises(InterruptedError):
-                run_training(tokens, tmp_path / "ended", checkpoint_every=1, **changes)
-    assert len(list((tmp_path / ".cache/resume").iterdir())) == 2
 
 
 def start(folder, tokens, **changes):
@@ -218,26 +195,6 @@ def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tm
     assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
 
 
-def test_it_goes_on_from_embeddings_made_from_bytes(tokens, tmp_path):
-    first = run_training(tokens, tmp_path / "first", steps=30, embedding="bytes") / "model"
-    run_training(tokens, tmp_path / "second", steps=1, embedding="bytes", initial=first)
-    assert float(read_curve(tmp_path / "second")[0]["bits_per_byte"]) < 0.5
-
-
-def test_a_model_without_a_byte_encoder_cannot_go_on_with_one(trained, tokens, tmp_path):
-    with pytest.raises(ValueError, match=r"no byte_encoder\.safetensors.*name a copy of data/soft_tokenizer"):
-        run_training(tokens, tmp_path, embedding="bytes", initial=trained / "model")
-
-
-@pytest.mark.slow
-def test_a_killed_run_with_embeddings_made_from_bytes_goes_on_to_the_same_bytes(tokens, tmp_path):
-    options = {"steps": 40, "embedding": "bytes", "tie_embeddings": False, "keep": "best"}
-    whole, killed = run_training(tokens, tmp_path / "whole", checkpoint_every=2, **options), tmp_path / "killed"
-    kill_when_saved(start(killed, tokens, **options), killed / "top")
-    assert start(killed, tokens, **options).wait() == 0
-    assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
-
-
 def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
     apart = []
     for weight in (0.0, 1.0):
@@ -245,18 +202,6 @@ def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
         weights = load_file(folder / RESULTS[0])
         apart.append(distance(weights["lm_head.weight"], weights["model.embed_tokens.weight"]))
     assert apart[1] < 0.5 * apart[0]
-
-
-def test_a_model_of_chunks_can_be_aligned_too(tokens, tmp_path):
-    run_training(tokens, tmp_path, steps=2, chunking="learned", tie_embeddings=False, head_alignment=1.0)
-    assert float(read_curve(tmp_path)[-1]["loss"]) < 6
-
-
-def test_how_long_chunks_are_is_a_parameter(tokens, tmp_path):
-    run_training(tokens, tmp_path, steps=20, chunking="fixed", tokens_per_chunk=6)
-    assert json.loads((tmp_path / "model/config.json").read_text())["chunking"]["rate"] == 6
-    with pytest.raises(ValueError, match=r"tokens_per_chunk\n.*greater than 1"):
-        run_training(tokens, tmp_path / "wrong", chunking="fixed", tokens_per_chunk=1)
 
 
 @pytest.mark.parametrize(
@@ -312,27 +257,6 @@ def test_rows_do_not_see_each_other_nor_conversations_in_a_row(dataset):
     assert together.bytes == sum(sums.bytes for sums in alone)
 
 
-def test_gradients_of_small_batches_add_up_to_those_of_the_whole(dataset):
-    rows = list(dataset.epoch(0, 0))[:4]
-    whole, parts = trainer(), trainer()
-    whole.step(dataset.batches(rows, 4))
-    parts.step(dataset.batches(rows, 1))
-    for a, b in zip(whole.model.parameters(), parts.model.parameters(), strict=True):
-        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
-
-
-def test_weights_are_one_for_answers_and_less_for_the_rest(dataset):
-    batch = dataset.batch(list(dataset.epoch(0, 0)))
-    trained, prompt = ((batch.loss == kind).sum() for kind in (LossKind.TRAINED, LossKind.PROMPT))
-    assert trainer(prompt_weight=0.25).evaluate([batch]).weight == pytest.approx(trained + prompt / 4)
-    assert trainer(prompt_weight=0.0).evaluate([batch]).weight == trained
-
-
-def test_bits_are_counted_over_the_bytes_of_answers(dataset):
-    batch = dataset.batch([single(0), single(3)])
-    assert trainer().evaluate([batch]).bytes == len("yes") + len("yes" * 4)
-
-
 def test_a_loss_that_is_no_number_names_the_step(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower train_model.learning_rate"):
         run_training(tokens, tmp_path, learning_rate=1e30)
@@ -372,8 +296,3 @@ def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_
     assert all(float(line["loss"]) > 0 for line in curve)
     config = json.loads((tmp_path / "model/config.json").read_text())
     assert config["chatmill"]["conversations"] == {"cut": 60, "rejected": 0}
-
-
-def test_a_batch_smaller_than_a_row_is_refused(tokens, tmp_path):
-    with pytest.raises(ValueError, match=r"batch_size = 32 is less than train_model.context = 64"):
-        run_training(tokens, tmp_path, batch_size=32)

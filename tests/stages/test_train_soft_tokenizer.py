@@ -4,7 +4,6 @@ import subprocess
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -17,9 +16,7 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel, initialise, load_chat_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.soft_tokenizer import measures
 from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding
-from chatmill.soft_tokenizer.measures import SoftTokenizerParameters
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import read_byte_encoder, write_model
@@ -142,31 +139,6 @@ def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tm
     assert check_manifest(out / "soft_tokenizer") == VOCABULARY.fingerprint
 
 
-def test_a_model_of_another_tokenizer_is_refused(trained, tmp_path):
-    write_folder(add_special_tokens(VOCABULARY, ["<|mine|>"]), tmp_path / "tokenizer")
-    with pytest.raises(ValueError, match=r"was trained with another tokenizer: run the train_model"):
-        run(trained, tmp_path, tokenizer=tmp_path / "tokenizer")
-
-
-def test_long_tokens_are_logged_and_counted(tmp_path, capsys):
-    vocabulary = add_special_tokens(train(["yes", "yesyes"], 258, Settings()), [])
-    table = torch.randn(len(vocabulary.tokens), 2)
-    counts = torch.ones(len(vocabulary.tokens)).long().numpy()
-    parameters = SoftTokenizerParameters(**SETTINGS | {"longest": 2})
-    found = measures.train_network(tmp_path, vocabulary, table, counts, parameters)
-    longer = sum(len(vocabulary.tokens[i]) > 2 for i in vocabulary.text_ids)
-    assert found.dataset.num_truncated == longer > 0
-    assert f"{longer} of 258 tokens are longer than 2 bytes" in capsys.readouterr().err
-
-
-def test_empty_tokens_are_refused(tmp_path):
-    vocabulary = replace(VOCABULARY, tokens=(b"", *VOCABULARY.tokens[1:]))
-    counts = torch.ones(len(vocabulary.tokens)).long().numpy()
-    parameters = SoftTokenizerParameters(**SETTINGS)
-    with pytest.raises(ValueError, match=f"{tmp_path}: 1 of 256 tokens of the vocabulary are empty"):
-        measures.train_network(tmp_path, vocabulary, torch.zeros(320, 2), counts, parameters)
-
-
 def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
     (tmp_path / "tokens").mkdir()
     write_meta(tmp_path / "tokens", replace(read_meta(trained / "tokens"), fingerprint="another"))
@@ -176,16 +148,12 @@ def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
 
 
 def test_the_script_reports_errors_in_one_line(trained, tmp_path):
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"train_soft_tokenizer": SETTINGS | {"held_out": 1}}))
+    section = SETTINGS | {"held_out": 1}
+    params = {"threads": section.pop("threads"), "train_soft_tokenizer": section}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     command = [sys.executable, train_soft_tokenizer.__file__, *options(files(trained, tmp_path))]
     result = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith(
         "train_soft_tokenizer: params.yaml: train_soft_tokenizer.held_out: expected a number above 0 and below 1, got 1"
     )
-
-
-def test_tokens_are_counted_in_parts(monkeypatch):
-    monkeypatch.setattr(measures, "COUNTED_AT_ONCE", 3)
-    counts = measures.count_tokens(np.array([1, 1, 0, 4, 4, 4, 1], np.uint16), 6)
-    assert counts.tolist() == [1, 3, 0, 0, 3, 0]

@@ -6,7 +6,6 @@ import random
 import re
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -75,12 +74,6 @@ def test_long_runs_make_no_token_that_cannot_be_read(chat, tmp_path, name):
     train_tokenizer.main(more, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | chosen)
     tokenizer = load(tmp_path / "tokenizer")
     assert tokenizer.decode(tokenizer.encode(RUNS[2])) == RUNS[2]
-
-
-def test_bytes_are_fewer_than_requested_which_is_logged(chat, tmp_path):
-    result = run(tmp_path, chat, type="byte", vocab_size=2048)
-    assert result.stderr == "train_tokenizer: the vocabulary has 320 tokens; vocab_size = 2048\n"
-    assert load(tmp_path / "tokenizer").vocab_size == 320
 
 
 @pytest.mark.parametrize(
@@ -197,10 +190,6 @@ def texts(chat, max_bytes):
     return [record.text for record in train_tokenizer.sample_conversations(chat, max_bytes)]
 
 
-def utf8(texts):
-    return sum(len(text.encode()) for text in texts)
-
-
 def is_below(line, share):
     digest = hashlib.blake2b(json.loads(line)["text"].encode(), digest_size=8).hexdigest()
     return int(digest, 16) < share * 2**64
@@ -215,31 +204,6 @@ def test_of_too_many_bytes_every_type_takes_the_conversations_with_small_hashes(
     sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **changes)
     assert sampled == train(chosen, tmp_path / "chosen", **changes)
     assert 0.65 * size < chosen.stat().st_size < 0.85 * size
-
-
-def test_the_size_of_the_sample_is_logged(chat, tmp_path):
-    result = run(tmp_path, chat, max_bytes=chat.stat().st_size // 2)
-    every, half = texts(chat, None), texts(chat, chat.stat().st_size // 2)
-    counts = f"{len(half)} of 300 conversations, {utf8(half):,} of {utf8(every):,} bytes of text"
-    assert result.stderr == f"train_tokenizer: trained on {counts}\n"
-
-
-def test_a_file_of_just_the_largest_size_is_taken_whole(chat, tmp_path):
-    result = run(tmp_path, chat, max_bytes=chat.stat().st_size)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert len(texts(chat, None)) == len(texts(chat, chat.stat().st_size)) == 300
-
-
-def test_more_bytes_only_add_conversations(chat):
-    samples = [set(texts(chat, max_bytes)) for max_bytes in (1, 10_000, 20_000, 30_000, None)]
-    assert all(smaller < larger for smaller, larger in pairwise(samples))
-
-
-def test_another_order_gives_the_same_tokenizer(chat, tmp_path):
-    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
-    shuffled = tmp_path / "shuffled.jsonl"
-    shuffled.write_text("".join(random.Random(2).sample(lines, len(lines))), encoding="utf-8")
-    assert train(shuffled, tmp_path / "b", max_bytes=40_000) == train(chat, tmp_path / "a", max_bytes=40_000)
 
 
 def test_all_copies_of_a_conversation_are_sampled_or_none(chat, tmp_path):

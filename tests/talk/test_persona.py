@@ -72,13 +72,3 @@ def test_exchanges_are_named_by_their_place_and_draw_what_no_user_says(tmp_path)
         "joke": {"joke"},
         "joke/why": {"joke"},
     }
-
-
-def test_equal_phrasings_that_cannot_be_confused_are_allowed(tmp_path):
-    """Known ones after different messages; the answers then depend on what was said before."""
-    read_persona(write_persona(tmp_path, PERSONA.replace('"(he|she) does not eat"', '"i do not know"')))
-
-
-def test_lists_may_be_shared_by_aliases(tmp_path):
-    shared = PERSONA.replace("pet_name: [Rex, Luna]", "pet_name: &names [Rex, Luna]\n  toy: *names")
-    assert read_persona(write_persona(tmp_path, shared)).words["toy"] == [{"word": "Rex"}, {"word": "Luna"}]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END
+from chatmill.conversation import BOS, CONTROL_TOKENS
 from chatmill.teacher.model_teacher import Alignment, find_places
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, wordpiece
@@ -102,10 +102,3 @@ def test_inside_of_a_word_its_pieces_go_on(tokenizers):
             vocabulary.kinds[i].name for i in found.tokens if i < student.num_text and vocabulary.tokens[i].isalpha()
         }
         assert kinds == ({"CONTINUATION"} if inside else {"NORMAL"})
-
-
-def test_with_the_same_tokenizer_each_token_is_itself(tokenizers):
-    found = align(tokenizers["bpe"], tokenizers["bpe"]).candidates(b"", inside=False)
-    everything = np.arange(tokenizers["bpe"].vocab_size)
-    assert all(np.array_equal(array, everything) for array in found[:3]) and not len(found.others)
-    assert tokenizers["bpe"].special[IM_END] in found.tokens

@@ -12,9 +12,7 @@ import encode
 from chatmill import processor
 from chatmill.conversation import BOS, PAD, Message, Record, render
 from chatmill.encoded.token_files import read_split
-from chatmill.teacher import predictions
 from chatmill.teacher.model_teacher import ModelTeacher
-from chatmill.teacher.predictions import conversation_blocks, predict_all
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import bpe, byte, sentencepiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
@@ -156,34 +154,6 @@ def first_token(tokenizer, rest):
     except UnicodeDecodeError as error:
         text = rest[: error.start].decode()
     return tokenizer.encode(text)[0] if text else None
-
-
-def test_blocks_give_what_all_at_once_gives(tmp_path, monkeypatch):
-    student, split = STUDENTS["bpe"], write_conversations(tmp_path, STUDENTS["bpe"])
-    teacher = ModelTeacher(write_big(tmp_path, LARGER)[1], split, student, CPU)
-    whole = predict(teacher, split)
-    monkeypatch.setattr(predictions, "_BLOCK", 100)
-    assert len(conversation_blocks(split)) > 2
-    tokens, chances = map(np.concatenate, zip(*predict_all([(teacher, 1.0)], split, KEPT), strict=True))
-    np.testing.assert_allclose(chances, whole.chances, rtol=1e-4, atol=1e-6)
-    assert (tokens == whole.tokens)[chances > 1e-3].mean() > 0.99
-
-
-def test_the_mean_of_two_teachers_has_their_weights():
-    class Sure:
-        def __init__(self, *tokens):
-            self.tokens = tokens
-
-        def predict(self, conversations, num_kept):
-            tokens = np.array([[*self.tokens, 0, 0]])
-            return predictions.Predictions(tokens, np.array([[0.5, 0.25, 0, 0]]))
-
-    class Split:
-        offsets = np.array([0, 1])
-
-    (found,) = predict_all([(Sure(7, 8), 0.6), (Sure(8, 9), 0.2)], Split(), 3)
-    assert found.tokens.tolist() == [[7, 8, 9]]
-    assert found.chances[0].tolist() == pytest.approx([0.375, 0.75 * 0.25 + 0.25 * 0.5, 0.0625])
 
 
 def test_a_model_without_the_control_tokens_is_refused_with_the_parameter(tmp_path):

@@ -41,11 +41,6 @@ def test_bigrams_are_counted_within_conversations_as_often_as_these_are_read(dat
     }
 
 
-def test_of_a_large_dataset_conversations_are_drawn(dataset, monkeypatch):
-    monkeypatch.setattr(bigram_start, "_MAX_TOKENS", 100)
-    assert count_bigrams(dataset, 1).weights.tolist() != count_bigrams(dataset, 2).weights.tolist()
-
-
 def entropy(bigrams):
     """The mean nats of the second token, given the first."""
     of_first = np.bincount(bigrams.first, bigrams.weights)[bigrams.first]
@@ -65,17 +60,6 @@ def test_a_model_without_its_layers_then_predicts_as_the_counts_do(dataset, monk
     furthest = (1.3 if tied else 0.1) + (0 if most > 1 << 20 else 0.4)  # tied rows predict themselves, too
     assert entropy(bigrams) < reached < entropy(bigrams) + furthest < np.log(CONFIG.vocab_size)
     assert all(weight.grad is None for weight in model.parameters())
-
-
-def test_contexts_in_blocks_give_what_all_at_once_do(dataset, monkeypatch):
-    bigrams, tables = count_bigrams(dataset, 1), []
-    for block in (1 << 22, 3 * CONFIG.vocab_size):
-        monkeypatch.setattr(bigram_start, "_BLOCK_LOGITS", block)
-        model = ChatModel(CONFIG)
-        initialise(model, 1)
-        nats = start_from_bigrams(model, bigrams, 1, "float32")
-        tables.append((model.model.embed_tokens.weight.detach(), nats))
-    torch.testing.assert_close(*tables, rtol=1e-3, atol=1e-4)
 
 
 def test_drawn_contexts_have_the_distribution_of_what_follows_them(monkeypatch):
@@ -100,10 +84,3 @@ def test_training_begins_there_and_gives_the_same_bytes_each_time(tokens, tmp_pa
     assert weights["bigrams"] == weights["again"] != weights["random"]
     losses = {name: float(read_curve(folder)[0]["loss"]) for name, folder in runs.items()}
     assert losses["bigrams"] < losses["random"] - 1
-
-
-@pytest.mark.parametrize("changes", [{"embedding": "bytes"}, {"head": "bytes"}, {"chunking": "learned"}])
-def test_models_that_compute_their_rows_start_as_they_did(tokens, tmp_path, changes):
-    first, second = (run_training(tokens, tmp_path / start, start=start, **changes) for start in ("bigrams", "random"))
-    weights = [(folder / "model/model.safetensors").read_bytes() for folder in (first, second)]
-    assert weights[0] == weights[1]

@@ -1,15 +1,8 @@
-from dataclasses import replace
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chatmill.model.chat_model import initialise
 from chatmill.soft_tokenizer.byte_embedding import (
-    PAD_SYMBOL,
-    START,
-    TOKEN_END,
     ByteEncoder,
     ByteEncoderShape,
     hash_byte_ngrams,
@@ -39,36 +32,15 @@ def embed(encoder, *tokens, kind=NORMAL):
     return encoder(spell_tokens(tokens, [kind] * len(tokens), SHAPE.longest))
 
 
-def test_a_token_is_spelled_between_two_marks():
-    spelled = spell_tokens([b"ab", b"c"], [NORMAL, CONTINUATION], 8)
-    assert spelled.tolist() == [[START, 97, 98, TOKEN_END], [START + 1, 99, TOKEN_END, PAD_SYMBOL]]
-
-
-def test_a_token_that_is_too_long_is_read_as_far_as_allowed():
-    assert spell_tokens([b"abcdefghij"], [NORMAL], 8).tolist() == spell_tokens([b"abcdefgh"], [NORMAL], 8).tolist()
-
-
 def test_empty_tokens_are_refused_and_counted():
     with pytest.raises(ValueError, match="2 of 3 tokens of the vocabulary are empty"):
         spell_tokens([b"", b"a", b""], [NORMAL] * 3, 8)
-
-
-@given(st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=5))
-def test_what_a_token_is_filled_up_with_changes_nothing(encoder, tokens):
-    alone = torch.cat([embed(encoder, token) for token in tokens])
-    torch.testing.assert_close(embed(encoder, *tokens), alone, atol=1e-5, rtol=1e-5)
 
 
 def test_the_order_of_bytes_and_the_kind_of_token_matter(encoder):
     plain, turned = embed(encoder, b"ab", b"ba")
     (continued,) = embed(encoder, b"ab", kind=CONTINUATION)
     assert (plain - turned).abs().max() > 0.1 and (plain - continued).abs().max() > 0.1
-
-
-def test_without_ngrams_the_transformer_still_tells_orders_apart():
-    encoder = ByteEncoder(replace(SHAPE, ngrams=0), 16)
-    first, second = embed(encoder, b"abcd", b"dcba")
-    assert (first - second).abs().max() > 1e-3
 
 
 def test_ngrams_of_a_token_are_counted_by_hand():
@@ -80,36 +52,12 @@ def test_ngrams_of_a_token_are_counted_by_hand():
     assert hashes.shape == (2, 13) and (hashes[1] == -1).sum() == 3
 
 
-def known(token, longest=3):
-    return {
-        number for number in hash_byte_ngrams(spell_tokens([token], [NORMAL], 8), longest)[0][0].tolist() if number >= 0
-    }
-
-
-def test_equal_ngrams_have_equal_hashes_and_others_do_not():
-    shared = (4 + 1) + (4 + 1) + 3 + 2  # both marks and three letters, as they are and in lower case; pairs; triples
-    assert len(known(b"the") & known(b"then")) == shared
-    assert len(known(b"the")) == 5 + (5 + 4 + 3) + 2
-
-
-def test_a_word_in_capitals_shares_its_small_ngrams():
-    shared = 2 + (5 + 4 + 3) + 1  # the marks, all in lower case, and the complete token in lower case
-    assert len(known(b"THE") & known(b"the")) == shared
-
-
 def test_a_table_holds_each_tokens_own_embedding(encoder):
     model = random_model()
     use_byte_embedding(model, encoder, VOCABULARY)
     table = model.model.embed_tokens.weight
     for i in (0, 97, 255):
         torch.testing.assert_close(table[i], embed(encoder, VOCABULARY.tokens[i])[0], atol=1e-5, rtol=1e-5)
-
-
-def test_tokens_that_are_no_text_keep_their_rows(encoder):
-    model, other = random_model(), torch.tensor([*VOCABULARY.special.values()])
-    before = model.model.embed_tokens.weight[other].clone()
-    use_byte_embedding(model, encoder, VOCABULARY)
-    assert torch.equal(model.model.embed_tokens.weight[other], before)
 
 
 def test_a_table_in_the_place_of_the_network_changes_no_logit(encoder):

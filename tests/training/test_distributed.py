@@ -5,13 +5,10 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split
-from chatmill.training.distributed import Group
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from chatmill.training.plan import rows_at_once, share_rows
 from support.process_groups import check_shards, count_held, in_processes
 from support.tiny import VOCABULARY
 from support.training_runs import (
@@ -94,33 +91,10 @@ def shards(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_each_of_two_processes_holds_half_of_the_weights_and_of_the_optimizers_state(shards):
-    for rank in (0, 1):
-        shard_size, full_size = np.load(shards / f"{rank}.npy")
-        assert 0.4 * full_size <= shard_size <= 0.6 * full_size
-
-
-@pytest.mark.slow
-def test_shards_are_restored_from_whole_weights_and_states(shards):
-    assert all(np.load(shards / f"same{rank}.npy").all() for rank in (0, 1))
-
-
-@pytest.mark.slow
 def test_no_process_holds_all_of_a_sharded_state(tmp_path):
     in_processes(count_held, 2, [tmp_path])
     held = np.load(tmp_path / "held.npy")
     assert len(held) > 20 and held.max() <= 2  # one is gathered while the last is written
-
-
-@pytest.mark.slow
-def test_where_no_state_can_be_written_sharded_training_goes_on(tokens, tmp_path):
-    (tmp_path / "top/.cache").mkdir(parents=True)
-    (tmp_path / "top/.cache/resume").touch()
-    command = training_command(tokens, tmp_path, steps=4, checkpoint_every=1, processes=2, shard=True)
-    process = start([sys.executable, *command], tmp_path)
-    errors = process.communicate()[1].decode()
-    assert process.returncode == 0
-    assert errors.count("training continues, but a killed run would resume from an older state") == 1
 
 
 @pytest.mark.slow
@@ -169,17 +143,6 @@ def test_processes_end_with_their_parent(tokens, tmp_path):
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.slow
-def test_processes_that_cannot_share_the_rows_are_refused(tokens, tmp_path):
-    assert share_rows(4096, 1024, 1024, 4) == share_rows(4096, 1024, 1024, 1) == 4
-    with pytest.raises(
-        AssertionError, match=r"batch_size = 256 makes 4 rows of 64 .* 3 processes .* that works is 192\n"
-    ):
-        run_training(tokens, tmp_path, processes=3)
-    with pytest.raises(ValueError, match=r"the nearest batch_size that works is 8192$"):
-        share_rows(4096, 1024, 1024, 8)
-
-
 def test_the_rows_of_a_step_are_dealt_out(tokens):
     split = read_split(tokens / "tokens", "train")
     dataset = PackedDataset(
@@ -191,12 +154,6 @@ def test_the_rows_of_a_step_are_dealt_out(tokens):
     dealt = [batch for pair in zip(*parts, strict=True) for batch in pair]
     assert all(np.array_equal(a.ids, b.ids) for a, b in zip(dealt, whole, strict=False))
     assert not dealt[-1].loss.any()
-
-
-def test_alone_every_sum_is_what_it_was():
-    group, numbers = Group(torch.device("cpu")), torch.arange(3)
-    assert group.all_reduce(numbers) is numbers and group.total(0.1) == 0.1
-    assert group.broadcast(numbers) is numbers and group.gather_full(numbers) is numbers
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -220,8 +177,3 @@ def test_two_machines_train_together(tokens, alone, tmp_path):
     ]
     assert [machine.wait() for machine in machines] == [0, 0]
     assert losses(folders[0]) == pytest.approx(losses(alone), abs=CLOSE) and not (folders[1] / "model").exists()
-
-
-def test_a_gpu_computes_more_rows_at_once_and_always_a_divisor_of_a_steps():
-    assert [rows_at_once(8, 512, 8192, device) for device in ("cpu", "cuda")] == [2, 8]
-    assert rows_at_once(9, 512, 4096) == 3 and rows_at_once(3, 1024, 1 << 20) == 1

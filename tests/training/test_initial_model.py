@@ -14,15 +14,10 @@ import export_onnx
 from chatmill.checkpoints.configuration import read_config, to_hugging_face
 from chatmill.conversation import BOS, IM_END, IM_START, PAD
 from chatmill.inference.model_loading import load_model
-from chatmill.model.chat_model import initialise
-from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape, spell_tokens
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
-from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.model_folder import write_model as write_model_folder
-from chatmill.training.new_model import initial_files, load_initial, matching_rows, remap_embedding
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.new_model import load_initial, matching_rows
 from support.external_folder import IDS, write_external, write_tokenizer
 from support.external_models import LLAMA3, logits_of, make, rewrite, transformers
 from support.tiny import CONFIG, VOCABULARY, random_model, write_model
@@ -87,19 +82,6 @@ def test_rows_that_were_added_take_little_from_the_others(tmp_path, family):
     assert 0 < taken.mean() < math.log(320 / 259)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_loss_falls_in_30_steps(tmp_path, family):
-    write_external(tmp_path, family)
-    model = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
-    optimizer, ids, losses = MuonAdamW(model, 0.01, torch.float32), torch.tensor([IDS]), []
-    for _ in range(30):
-        loss = cross_entropy(model(ids)[0, :-1], ids[0, 1:])
-        loss.backward()
-        optimizer.step(1.0)
-        losses.append(loss.item())
-    assert losses[-1] < 0.3 * losses[0]
-
-
 def test_an_earlier_model_goes_on_as_it_was(tmp_path):
     write_model(tmp_path / "model")
     model = load_initial(tmp_path / "model", VOCABULARY, 640)
@@ -115,12 +97,6 @@ def test_learning_leaves_the_files_as_they_were(tmp_path):
         for weight in load_initial(tmp_path / "model", VOCABULARY, 640).parameters():
             weight.zero_()
     assert (tmp_path / "model/model.safetensors").read_bytes() == before
-
-
-def test_half_precision_becomes_float32(tmp_path):
-    write_external(tmp_path, "llama").bfloat16().save_pretrained(tmp_path)
-    model = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
-    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -149,29 +125,6 @@ def test_control_tokens_have_the_rows_of_the_same_meaning(tmp_path):
     assert without[vocabulary.special[BOS]] == 257
 
 
-def test_tokens_beyond_the_embedding_have_no_row(tmp_path):
-    write_external(tmp_path, "llama")
-    rows = matching_rows(chat_vocabulary(tmp_path), read_vocabulary(tmp_path), {"eos_token_id": 258}, 258)
-    assert rows[255:] == [255, 256, 257, *[None] * 62]
-
-
-def test_text_and_bytes_to_fall_back_on_are_told_apart():
-    entries = [(b"a", Kind.FALLBACK), (b"a", Kind.NORMAL), (b"a", Kind.CONTINUATION)]
-    tokens, kinds = zip(*entries, strict=True)
-    known = replace(VOCABULARY, tokens=tokens, kinds=kinds, scores=(0.0,) * 3)
-    other = replace(known, tokens=tokens[::-1], kinds=kinds[::-1])
-    assert matching_rows(other, known, {}, 3) == [2, 1, 0]
-
-
-def test_rows_without_a_token_are_near_the_mean_and_the_same_each_time():
-    weight = torch.tensor([[0.0, 4.0], [2.0, 8.0], [9.0, 9.0]])
-    found = remap_embedding(weight, [1, None, 0, None])
-    assert found[0].tolist() == [2, 8] and found[2].tolist() == [0, 4]
-    torch.testing.assert_close(found[[1, 3]], torch.tensor([[1.0, 6.0]] * 2), atol=1.5, rtol=0)
-    assert not torch.equal(found[1], found[3])
-    assert torch.equal(found, remap_embedding(weight, [1, None, 0, None]))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_variant_is_saved_as_what_it_is(tmp_path, shape):
     family, changes = SHAPES[shape]
@@ -189,10 +142,6 @@ def test_what_is_written_of_a_variant_is_what_is_read(shape):
     family, changes = SHAPES[shape]
     config = read_config(make(family, **changes).config.to_dict())
     assert read_config(to_hugging_face(config)) == config
-
-
-def test_of_a_qwen3_nothing_else_is_written_than_before():
-    assert to_hugging_face(CONFIG) == CONFIG.to_json()
 
 
 def test_the_models_own_context_is_kept_and_is_the_longest(tmp_path):
@@ -225,17 +174,6 @@ def test_models_that_cannot_be_gone_on_from_are_told(tmp_path):
     rewrite(tmp_path / "model", model_type="gpt2")
     with pytest.raises(ValueError, match=r"config\.json: model_type 'gpt2': expected one of llama, mistral, qwen2"):
         load_initial(tmp_path / "model", vocabulary, 64)
-
-
-def test_the_files_that_tell_models_apart(tmp_path):
-    write_model(tmp_path / "ours")
-    (tmp_path / "theirs").mkdir()
-    write_external(tmp_path / "theirs", "llama")
-    assert [file.name for file in initial_files(tmp_path / "ours")] == ["manifest.json"]
-    names = ["config.json", "model.safetensors", "tokenizer.json"]
-    assert [file.name for file in initial_files(tmp_path / "theirs")] == names
-    with pytest.raises(ValueError, match=r"gone: no such model folder: in place of data/model, which DVC deletes"):
-        initial_files(tmp_path / "gone")
 
 
 def tokens_for(folder, vocabulary):
@@ -273,28 +211,3 @@ def test_a_run_begins_where_an_earlier_one_ended(tmp_path):
     run_training(tokens, tmp_path / "second", steps=1, learning_rate=1e-9, initial=model)
     (first, *_), (*_, last) = (read_curve(tmp_path / name) for name in ("second", "first"))
     assert first["validation_bits_per_byte"] == last["validation_bits_per_byte"]
-
-
-@pytest.mark.parametrize("ngrams", [0, 3])
-def test_of_a_network_that_makes_the_heads_rows_too_the_embedding_takes_its_half(tmp_path, ngrams):
-    write_folder(VOCABULARY, tmp_path / "tokenizer")
-    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, ngrams=ngrams, slots=64), 2 * CONFIG.hidden_size)
-    initialise(encoder, 1)
-    untied = random_model(replace(CONFIG, tie_word_embeddings=False))
-    write_model_folder(tmp_path / "model", untied, tmp_path / "tokenizer", VOCABULARY, {"template": "chatml"}, encoder)
-    model = load_initial(tmp_path / "model", VOCABULARY, 64, "bytes")
-    expected = encoder(spell_tokens([b"A"], [Kind.NORMAL], 32))[0, : CONFIG.hidden_size]
-    torch.testing.assert_close(model.model.embed_tokens.weight[65], expected)
-    assert torch.equal(model.lm_head.weight, untied.lm_head.weight)
-
-
-def test_a_model_with_a_byte_encoder_may_be_trained_with_a_tokenizer_it_never_had(tmp_path):
-    write_folder(VOCABULARY, tmp_path / "tokenizer")
-    encoder = ByteEncoder(ByteEncoderShape(width=32, layers=1, slots=64), CONFIG.hidden_size)
-    initialise(encoder, 1)
-    files, metadata = (tmp_path / "model", tmp_path / "tokenizer"), {"template": "chatml"}
-    write_model_folder(files[0], random_model(), files[1], VOCABULARY, metadata, encoder)
-    other = add_special_tokens(bpe.train(["so many words that nobody knows " * 9], 600, bpe.Settings()), [])
-    model = load_initial(tmp_path / "model", other, 64, "bytes")
-    expected = encoder(spell_tokens([other.tokens[258]], [Kind.NORMAL], 32))[0]
-    torch.testing.assert_close(model.model.embed_tokens.weight[258], expected)

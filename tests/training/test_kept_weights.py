@@ -1,9 +1,7 @@
 import json
 
-import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split, token_byte_lengths
 from chatmill.model.chat_model import load_chat_model
@@ -109,16 +107,3 @@ def test_the_model_that_is_written_is_the_best_of_the_curve(contrary, tmp_path, 
     assert json.loads((tmp_path / "model/config.json").read_text())["chatmill"]["kept_step"] == best
     line = f"train_model: kept the weights of step {best}: {measured[best]:.4f} bits per byte on validation"
     assert line[:-30] in capfd.readouterr().err
-
-
-def test_what_is_kept_changes_no_step(contrary, tmp_path):
-    best, last = (run_training(contrary, tmp_path / keep, steps=30, keep=keep) for keep in ("best", "last"))
-    assert (best / "train.tsv").read_bytes() == (last / "train.tsv").read_bytes()
-    weights = [load_file(folder / "model/model.safetensors")["model.embed_tokens.weight"] for folder in (best, last)]
-    assert not np.array_equal(*weights)
-
-
-def test_without_a_validation_set_none_is_the_best(tmp_path):
-    tokens = write_tokens(tmp_path, held_out=range(0))
-    with pytest.raises(ValueError, match=r"train_model.keep = best: the validation set is empty: set keep: last"):
-        run_training(tokens, tmp_path / "out", keep="best")

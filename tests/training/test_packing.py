@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Message, Record, render
-from chatmill.training import packing
 from chatmill.training.chains import Row, best_fit
 from support.packed import SPECIAL, TOKENIZER, encode, pack
 
@@ -36,11 +35,6 @@ def test_every_item_is_in_one_row_and_no_row_overflows(lengths):
     rows = best_fit(lengths, 20)
     assert sorted(i for row in rows for i in row) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in row) <= 20 for row in rows)
-
-
-def test_an_item_goes_into_the_fullest_row_with_room():
-    assert best_fit([5, 3, 2, 6], 8) == [[3, 2], [0, 1]]
-    assert best_fit([7, 6, 2, 1], 8) == [[0, 3], [1, 2]]
 
 
 @given(TALKS, st.integers(2, 90), st.integers(0, 3), st.sampled_from(["chatml", "markers"]), CHAINED)
@@ -86,11 +80,6 @@ def test_a_long_conversation_keeps_its_last_messages_behind_bos():
     assert dataset.batch([single(0)]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
 
 
-def test_in_markers_it_keeps_its_last_turns():
-    dataset = pack([["first question", "first answer", "second question", "answer"]], 60, "markers")
-    assert text_of(dataset, 0) == f"\n\nHuman: second question\n\nAssistant: answer{IM_END}"
-
-
 def test_a_giant_answer_keeps_its_end_and_a_giant_question_its_answer():
     answer, question = pack([["hi", "x" * 200]], 50), pack([["y" * 200, "no"]], 50)
     assert text_of(answer, 0) == "x" * 48 + IM_END
@@ -110,41 +99,11 @@ def test_the_order_follows_from_seed_and_epoch_alone():
     assert members(dataset.epoch(1, 0)) != members(dataset.epoch(1, 1))
 
 
-def test_an_order_stays_the_same_so_that_models_can_be_trained_again():
-    dataset = pack([["q" * (i % 4 + 1), "a" * (i * 7 % 11 + 1)] for i in range(9)], 96, chained=0.5)
-    rows = [[[3, 7, 5], [0, 0, 0]], [[6, 1, 8], [0, 1, 1]], [[4, 2, 0], [0, 0, 0]]]
-    assert members(dataset.epoch(3, 1)) == rows
-
-
-@given(TALKS, st.sampled_from(["chatml", "markers"]), st.integers(1, 200))
-def test_what_is_known_of_conversations_does_not_depend_on_how_many_are_looked_through_at_once(talks, template, block):
-    talks = [("Be kind.", talk) if i % 3 else talk for i, talk in enumerate(talks)] + ["a document"] * 2
-    expected = pack(talks, 40, template).spans
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packing, "_BLOCK", block)
-        found = pack(talks, 40, template).spans
-    for name in ("starts", "lengths", "truncated", "documents"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
-    np.testing.assert_array_equal(found.heads, expected.heads)
-    assert found.rejected == expected.rejected
-
-
-def test_padding_is_counted():
-    dataset = pack([["ab", "c"]], 64)
-    used = len(dataset.split.ids)
-    assert dataset.measure_epoch(0)[1] == pytest.approx(1 - used / 64)
-
-
 def test_batches_are_of_one_shape_and_filled_up_with_padding():
     dataset = pack([["q", "a" * 30] for _ in range(5)], 64)
     batches = dataset.batches(dataset.epoch(0, 0), 3)
     assert [batch.ids.shape for batch in batches] == [(3, 64), (3, 64)]
     assert (batches[1].loss[2] == LossKind.IGNORED).all()
-
-
-def test_a_context_of_one_token_is_refused():
-    with pytest.raises(ValueError, match="context = 1: expected 2 tokens or more"):
-        pack([["a", "b"]], 1)
 
 
 # chains
@@ -176,12 +135,6 @@ def test_the_system_message_stands_at_the_beginning_of_a_chain():
     assert all(text.index("system\n") < 20 for text in texts if "system\n" in text)
 
 
-def test_rare_system_messages_stay_with_their_conversations():
-    texts = list(chains(pack([(f"You are {i}.", ["q", "a"]) for i in range(40)], 256, chained=1.0)))
-    assert sum(text.count("system\n") for text in texts) == 40
-    assert max(map(len, texts)) > 300
-
-
 def test_half_of_the_conversations_are_in_chains_that_fill_a_row():
     dataset = pack([["q" * (i % 7 + 1), "a" * (i % 11 + 1)] for i in range(4000)], 512, chained=0.5)
     assert 0.4 < sum(int((row.skipped > 0).sum()) for row in dataset.epoch(0, 0)) / 4000 < 0.5
@@ -193,12 +146,6 @@ def flagged(train, *texts, roles=("user", "assistant")):
     """A record of messages, with its choice of trained ones."""
     messages = [Message.from_text(roles[i % len(roles)], text) for i, text in enumerate(texts)]
     return Record("", "", render(messages), train=train)
-
-
-def test_a_first_message_before_one_that_is_not_trained_is_no_system_message():
-    talks = [flagged([None, False, None, None], "Hi", "Go away", "q" * (i % 5 + 1), "a") for i in range(90)]
-    texts = list(chains(pack(talks, 256, chained=1.0)))
-    assert len(texts) < 45 and sum(text.count("user\nHi") for text in texts) == 90
 
 
 @pytest.mark.parametrize("system", [[], ["Be kind."]])
@@ -246,15 +193,3 @@ def test_documents_are_in_no_chain():
         assert not row.skipped[np.isin(row.conversations, [0, 1])].any()
         after = np.flatnonzero(np.isin(row.conversations, [0, 1])) + 1
         assert not row.skipped[after[after < len(row.skipped)]].any()
-
-
-@pytest.mark.parametrize("talks", [["ab", ["q", "a"], "cd"], [["q", "a"], "ab", "c" * 90]])
-def test_documents_may_stand_anywhere_among_the_conversations(talks):
-    dataset = pack(talks, 64, chained=1.0)
-    first_lines = {text_of(dataset, i)[: len(BOS) + 1] for i in range(len(dataset.spans.starts))}
-    assert first_lines >= {f"{BOS}{text[0]}" for text in talks if isinstance(text, str)}
-
-
-def test_short_rows_have_no_part_of_a_long_document():
-    spans = pack(["ab", "c" * 90, ["q", "a"]], 64).spans.not_longer(63)
-    assert (spans.documents.tolist(), spans.truncated.tolist()) == ([True, False], [False, False])

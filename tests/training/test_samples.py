@@ -17,11 +17,6 @@ def test_the_first_questions_are_answered():
     assert sampled([["Hi?", "a"], ["Ho?", "b"]], 1) == ["Hi?"]
 
 
-def test_documents_ask_nothing():
-    assert sampled(["Once", ["Hi?", "a"], "upon", ["Ho?", "b"]], 2) == ["Hi?", "Ho?"]
-    assert sampled(["Once", "upon"]) == []
-
-
 TEXTS = ["You are terse.", "Hi?", "a", "Ho?", "b"]
 ROLES = ["system", "user", "assistant", "user", "assistant"]
 
@@ -39,10 +34,3 @@ ROLES = ["system", "user", "assistant", "user", "assistant"]
 def test_the_question_is_the_message_before_the_first_trained_answer(train, questions):
     text = render(map(Message.from_text, ROLES, TEXTS))
     assert sampled([Record("talk", "1", text, train=train)]) == questions
-
-
-@pytest.mark.parametrize("train", [None, [True, None, True, None], [True, False, True, None]])
-def test_in_the_template_markers_too(train):
-    text = render(map(Message.from_text, ROLES[1:], TEXTS[1:]))
-    asked = "Human: Hi? Assistant:" + (" a Human: Ho? Assistant:" if train and train[1] is False else "")
-    assert sampled([Record("talk", "1", text, train=train)], template="markers") == [asked]

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -7,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import Sources
-from chatmill.training.chains import describe_shares, draw_epoch, source_factors
+from chatmill.training.chains import draw_epoch, source_factors
 from support.packed import pack
 
 NAMES = ["letters", "skills", "talk"]
@@ -34,26 +33,11 @@ def test_an_epoch_has_each_source_as_often_as_its_factor_says_up_to_one_conversa
         assert abs(times.sum() - np.dot(factors, numbers)) < 1 + 1e-9
 
 
-@pytest.mark.parametrize("factors", [[0.5, 2.5], [0.01, 1.7], [1, 0]])
-def test_over_many_epochs_each_conversation_is_read_as_often_as_its_factor(factors):
-    sources = np.arange(24) % 2
-    mean = np.mean(list(epochs(sources, factors, 4000)), axis=0)
-    np.testing.assert_allclose(mean, np.array(factors)[sources], atol=0.05)
-
-
 def test_a_whole_factor_reads_each_conversation_exactly_so_often_and_a_half_is_drawn_anew():
     sources = np.array([0] * 30 + [1] * 30)
     first, second = (times.tolist() for times in epochs(sources, [3, 0.5], 2))
     assert first[:30] == second[:30] == [3] * 30
     assert sum(first[30:]) == sum(second[30:]) == 15 and first[30:] != second[30:]
-
-
-@given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 9))
-def test_all_conversations_are_read_before_any_of_them_again_in_another_order(times, number, seed):
-    order = draw_epoch(np.zeros(number, int), np.array([float(times)]), np.random.default_rng(seed))
-    passes = np.split(order, times)
-    assert all(sorted(one) == list(range(number)) for one in passes)
-    assert number < 20 or all(one.tolist() != other.tolist() for one, other in pairwise(passes))
 
 
 @given(
@@ -85,14 +69,6 @@ def test_factors_are_those_worked_out_by_hand(weights, factors):
     assert source_factors(weights, NAMES, np.array([10, 30, 60])).tolist() == pytest.approx(factors)
 
 
-def test_an_epoch_stays_of_a_size_that_fits_into_memory():
-    tokens = np.array([10, 30, 60])
-    for weights in ({"letters": "99.9999%"}, {"talk": 1e12}):
-        factors = source_factors(weights, NAMES, tokens)
-        assert factors @ tokens == pytest.approx(100 * tokens.sum())
-        assert factors[1] * tokens[1] < 0.001 * (factors @ tokens)
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
@@ -111,11 +87,6 @@ def test_weights_that_leave_nothing_are_refused(weights, message):
     tokens = np.array([10, 30, 60]) if "40%" in weights.values() else np.array([10, 30, 0])
     with pytest.raises(ValueError, match=message):
         source_factors(weights, NAMES, tokens)
-
-
-def test_shares_are_described_with_the_factors_behind_them():
-    shares, factors = np.array([0.75, 0, 0.25]), np.array([9, 0, 0.5])
-    assert describe_shares(NAMES, shares, factors) == "letters 75.0% (9), talk 25.0% (0.5)"
 
 
 # in rows
@@ -152,15 +123,6 @@ def test_a_conversation_is_read_as_often_as_its_factor_in_the_rows_too():
     assert set(times[250:]) == {2}
 
 
-def test_no_chain_has_a_conversation_twice():
-    rows = list(dataset({"letters": 20, "skills": 0, "talk": 0}, chained=1.0).epoch(1, 0))
-    assert sum(len(row.conversations) for row in rows) == 1000
-    for row in rows:
-        chains = np.split(row.conversations, np.flatnonzero(row.skipped == 0)[1:])
-        assert all(len(set(chain.tolist())) == len(chain) for chain in chains)
-    assert any((row.skipped > 0).any() for row in rows)
-
-
 def conversations(dataset, seed, number):
     return [row.conversations.tolist() for row in dataset.epoch(seed, number)]
 
@@ -170,13 +132,3 @@ def test_the_order_follows_from_seed_and_epoch():
     assert conversations(dataset(weights), 1, 3) == conversations(dataset(weights), 1, 3)
     others = [(dataset(weights), 2, 3), (dataset(weights), 1, 4)]
     assert all(conversations(*other) != conversations(dataset(weights), 1, 3) for other in others)
-
-
-def test_without_weights_the_order_is_the_one_of_data_without_sources():
-    with_sources, plain = dataset({}), replace(dataset({}), sources=None)
-    assert conversations(with_sources, 5, 2) == conversations(plain, 5, 2)
-
-
-def test_less_than_one_conversation_is_refused():
-    with pytest.raises(ValueError, match=r"^less than one conversation is left for an epoch: expected "):
-        dataset(dict.fromkeys(NAMES, 0.001)).source_factors()

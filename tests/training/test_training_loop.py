@@ -1,6 +1,5 @@
-import re
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -40,13 +39,6 @@ def test_epochs_are_counted_in_rows_of_the_context():
     assert [length.epochs for length in lengths] == [1, 3, 0.4]
 
 
-def test_epochs_are_those_that_were_set_where_short_rows_divide_a_step_otherwise():
-    parameters = PARAMETERS.model_copy(update={"context": 500, "steps": None, "epochs": 4.0, "batch_size": 500})
-    made = plan_steps(parameters, pack([SHORT] * 200, 500, chained=0.5), 512, SINGLE_PROCESS)
-    assert [phase.rows_per_step * phase.dataset.row_length for phase in made.phases] == [SHORT_ROW, 500]
-    assert made.length.epochs == pytest.approx(4, rel=0.01)
-
-
 def described(steps):
     return [(phase.dataset.row_length, [row.conversations.tolist() for row in rows]) for phase, rows in steps]
 
@@ -82,16 +74,6 @@ def weighted_plan(letters=LONG, **changes):
     return plan_steps(parameters, replace(pack(talks, 512, chained=0.5), sources=sources), 512, SINGLE_PROCESS)
 
 
-def lengths_of(plan):
-    return [(phase.dataset.row_length, phase.steps) for phase in plan.phases if phase.steps]
-
-
-def test_rows_are_never_short_where_they_would_lose_a_source_with_a_share():
-    assert lengths_of(weighted_plan(source_weights={"letters": 0.5})) == [(256, 7), (512, 3)]
-    assert lengths_of(weighted_plan(source_weights={"letters": "10%"})) == [(512, 10)]
-    assert lengths_of(weighted_plan(SHORT, source_weights={"letters": "10%"})) == [(256, 7), (512, 3)]
-
-
 def test_shares_hold_in_short_rows_and_in_long_ones():
     plan = weighted_plan(SHORT, steps=200, source_weights={"letters": "50%"})
     for part in plan.phases:
@@ -120,24 +102,6 @@ def mixed_plan(long, **changes):
     return plan_steps(parameters, replace(pack(talks, 512, chained=0.5), sources=sources), 512, SINGLE_PROCESS)
 
 
-@pytest.mark.parametrize(
-    ("weights", "share"), [({"letters": 0.5}, 1 / 3), ({"talk": 1}, 1 / 2), ({"letters": 3}, 3 / 4)]
-)
-def test_factors_hold_in_short_rows_where_half_of_a_source_fits(weights, share):
-    plan = mixed_plan(9, source_weights=weights)
-    assert lengths_of(plan) == [(256, 210), (512, 90)]
-    assert read_shares(plan, 210)[0] == pytest.approx(share, abs=0.02)
-    assert read_shares(plan, 300)[0] == pytest.approx(share, abs=0.02)
-
-
-@pytest.mark.parametrize("long", [12, 15, 18])
-def test_where_less_of_a_source_fits_the_share_that_will_be_trained_is_logged(capsys, long):
-    plan = mixed_plan(long, source_weights={"letters": 0.5})
-    assert lengths_of(plan) == [(256, 210), (512, 90)]
-    logged = float(re.search(r"letters ([\d.]+)% \(0.5\)", capsys.readouterr().err)[1]) / 100
-    assert logged < 0.31 and read_shares(plan, 300)[0] == pytest.approx(logged, abs=0.015)
-
-
 def test_the_shares_of_a_run_without_weights_are_those_of_the_data_in_its_rows():
     plan = mixed_plan(9)
     assert read_shares(plan, 210)[0] == pytest.approx(32 / 92, abs=0.02)
@@ -152,12 +116,3 @@ def test_the_effect_of_weights_is_logged_and_unknown_sources_are_named(capsys):
         "train_model: tokens by source (times that each conversation is read in an epoch): "
         "letters 50.0% (8), skills 25.0% (1), talk 25.0% (1)\n"
     )
-
-
-def test_each_phase_reads_its_conversations_once_before_any_twice():
-    for phase in plan([SHORT] * 9 + [LONG]).phases:
-        rows = list(phase.dataset.epoch(PARAMETERS.seed, 0))
-        read = np.concatenate([row.conversations for row in rows])
-        assert sorted(read) == list(range(len(phase.dataset.spans.starts)))
-    lengths = [length for length, _ in described(plan([SHORT] * 50).steps_after(0))]
-    assert all(first <= second for first, second in pairwise(lengths))

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from wcwidth import width
 
 from chatmill.app.cli import main
 from chatmill.app.commands.compare import (
@@ -19,18 +16,15 @@ from chatmill.app.commands.compare import (
     Speed,
     answer_nats,
     compare_answers,
-    looks_listed,
     notes,
     pooled_bits_per_byte,
     speeds,
 )
 from chatmill.app.named_models import find_or_fetch
-from chatmill.app.terminal.tokens import columns, wrap_text
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message, Part
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import load_model
-from chatmill.inference.sampler import Sampling
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model
 
@@ -90,19 +84,6 @@ def test_calls_are_scored_as_text_and_their_output_is_not():
     assert comparison.bits_per_byte()[0] == pytest.approx([BITS, BITS])
 
 
-def test_where_a_model_knows_no_calls_what_is_said_is_scored_alone():
-    sessions = [session("[1+1]two"), session("x", template=PLAIN, max_tokens=1)]
-    assert compare_answers("Hi", sessions).num_bytes == [3, 1]
-    assert b"1+1" not in TOKENIZER.decode_bytes(sessions[0].engine.received_ids[-2])
-
-
-def test_the_prompt_that_scores_is_the_prompt_that_was_answered():
-    one, other = session("Hé", system="Be kind."), session("x", system="Be kind.")
-    compare_answers("Say <|im_end|>.", [one, other])
-    assert one.engine.received_ids[-2][: len(one.prompt_ids)] == one.prompt_ids
-    assert one.engine.received_ids[-2][len(one.prompt_ids) :] == one.answer_ids[:-1]
-
-
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
     loaded = load_model(models[template], "cpu", 1)
@@ -113,12 +94,6 @@ def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
         nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
         logits = loaded.engine.append([token])
     assert answer_nats(chat, "Hi", Message.from_text("assistant", text)) == pytest.approx(nats, rel=1e-4)
-
-
-def test_an_answer_without_text_has_no_number():
-    comparison = compare_answers("Hi", [session(""), session("x")])
-    assert list(notes(comparison)) == ["– answer of A: no text"]
-    assert comparison.bits_per_byte() == [[None, None], [pytest.approx(BITS)] * 2]
 
 
 def test_a_problem_of_one_model_leaves_the_others_their_answers():
@@ -136,14 +111,6 @@ def test_logits_that_give_no_probability_are_told(logit):
     broken.engine.logit = logit
     nats = compare_answers("Hi", [broken, session("x")]).nats
     assert nats[0][0] == "the model's probability of this text is 0 or not a number"
-
-
-def test_an_answer_does_not_depend_on_what_was_asked_before(models):
-    chat = ChatSession(*load_model(models["chatml"], "cpu", 1), sampling=Sampling(temperature=1, seed=3), max_tokens=8)
-    first, _, again = (compare_answers(prompt, [chat]) for prompt in ("Hi", "Ho", "Hi"))
-    assert first.answers[0].message == again.answers[0].message
-    assert first.nats == again.nats
-    assert again.answers[0].stats.cached_tokens == 0
 
 
 def comparison(nats, num_bytes, timings=(None, None)):
@@ -167,42 +134,6 @@ def test_speed_is_the_rate_after_the_first_token_and_the_median_time_to_it():
     quick, slow = AnswerStats(9, 0, 11, 1.0, 2.0, True), AnswerStats(9, 0, 21, 3.0, 6.0, True)
     done = [comparison([], [], timings) for timings in ([quick, None], [slow, AnswerStats(9, 0, 1, 5.0, 5.0, True)])]
     assert speeds(done) == [Speed(2.0, 30 / 4), Speed(5.0, None)]
-
-
-def lines(headings, texts, columns_):
-    return ["".join(text for _, text in line) for line in columns(headings, texts, columns_)]
-
-
-def test_columns_wrap_by_what_characters_are_wide():
-    assert lines(["A", "B"], ["日本語" * 6, "👩‍👩‍👧 one\n\ntwo"], 61) == [
-        f"A{' ' * 26} │ B{' ' * 26}",
-        f"{'─' * 27}─┼─{'─' * 27}",
-        f"{'日本語' * 4}日  │ 👩‍👩‍👧 one{' ' * 21}",
-        f"{'本語'}{'日本語'}{' ' * 17} │ {' ' * 27}",
-        f"{' ' * 27} │ two{' ' * 24}",
-    ]
-
-
-@given(st.lists(st.text(), min_size=2, max_size=4), st.integers(60, 200))
-def test_columns_are_never_wider_than_the_terminal_nor_of_unequal_width(texts, columns_):
-    shown = lines(["A"] * len(texts), texts, columns_)
-    assert all(width(line) <= columns_ for line in shown)
-    if columns_ // len(texts) >= 30:
-        assert len({width(line) for line in shown}) == 1
-
-
-def test_on_a_narrow_terminal_answers_stand_one_below_the_other():
-    assert lines(["A", "B"], ["one", "two"], 59) == ["A", "one", "", "B", "two"]
-
-
-@given(st.text())
-def test_columns_hold_nothing_that_a_terminal_acts_upon(text):
-    shown = "".join(lines(["A", "B"], [text, text], 80))
-    assert not set(shown) & {*map(chr, [*range(32), *range(127, 160), *range(0x202A, 0x202F)]), "\u2028"}
-
-
-def test_what_a_terminal_would_act_upon_is_shown():
-    assert wrap_text("\x1b]0;x\x07 \x9b1m\u202eab\n\tc", 60) == ["␛]0;x␇ ⟨U+009B⟩1m⟨U+202E⟩ab", "        c"]
 
 
 @pytest.fixture(scope="module")
@@ -245,51 +176,11 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-@pytest.mark.parametrize(
-    "text, listed",
-    [
-        ("Who are you?\nSpell cat.\nBye!\n", True),
-        ("Who are you?\nSpell cat.", False),
-        ("def f():\n    return 1\n\nWhat is it?", False),
-        ("Who are you?\n\nSpell cat.\nBye!", False),
-        (f"{'a' * 300}.\n" * 3, False),
-    ],
-)
-def test_a_file_looks_like_a_list_of_prompts_where_each_line_is_a_short_sentence(text, listed):
-    assert looks_listed(text) is listed
-
-
-def test_a_prompt_file_is_one_text_that_follows_each_prompt_as_in_chat(models, capsys, tmp_path):
-    file = tmp_path / "letter.txt"
-    file.write_text("Ho\nho\n")
-    for prompts, expected in (["-p", "A", "-p", "B"], ["A\nHo\nho", "B\nHo\nho"]), ([], ["Ho\nho"]):
-        _, out, _ = run(capsys, *[models["chatml"]] * 2, *prompts, "--prompt-file", file, "--max-tokens", "2", "--json")
-        assert [one["prompt"] for one in json.loads(out)["prompts"]] == expected
-
-
 def test_a_prompt_too_long_for_a_model_is_told_in_its_column(models, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = run(capsys, *models.values(), "-p", "x" * 200)
     assert (code, out.count("No answer: the message takes 220 tokens")) == (0, 1)
     assert [line.split()[3:] for line in out.splitlines() if line.startswith("answer of B")] == [["–", "–"]]
-
-
-def test_three_models_give_three_columns(models, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    _, out, _ = run(capsys, models["chatml"], models["markers"], models["chatml"], "-p", "Hi")
-    assert "under A  under B  under C" in out
-    assert sum(line.count("─┼─") == 2 for line in out.splitlines()) == 1
-
-
-def test_calls_that_are_left_out_are_told(models, capsys, tmp_path):
-    plain = shutil.copytree(models["chatml"], tmp_path / "plain")
-    for name in ("manifest.json", "chatmill_tokenizer.json"):
-        (plain / name).unlink()
-    config = json.loads((plain / "config.json").read_text())
-    del config["chatmill"]
-    (plain / "config.json").write_text(json.dumps(config))
-    _, _, err = run(capsys, models["chatml"], plain, "-p", "Hi")
-    assert "it continues text\nnot all models support the calculator" in err
 
 
 @pytest.mark.parametrize(
@@ -370,25 +261,6 @@ def test_a_run_is_evaluated_by_its_name(repository, monkeypatch, tmp_path, capsy
     assert main(["evaluate", *arguments]) == 0
     run, workspace = json.loads(capsys.readouterr().out)
     assert run["bits_per_byte"] == workspace["bits_per_byte"] and run["model"] == "with-markers_2"
-
-
-def test_the_workspace_is_a_run_too(repository, models, monkeypatch, tmp_path):
-    monkeypatch.chdir(repository)
-    found = find_or_fetch("workspace", MODELS, tmp_path / "model")
-    assert (found / "config.json").read_bytes() == (models["markers"] / "config.json").read_bytes()
-
-
-def test_a_path_wins_over_a_run_of_the_same_name(repository, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    Path("HEAD").mkdir()
-    assert find_or_fetch("HEAD", MODELS, tmp_path / "model") == Path("HEAD")
-    assert not (tmp_path / "model").exists()
-
-
-def test_of_what_a_run_wrote_the_first_that_it_has_is_taken(repository, models, monkeypatch, tmp_path):
-    monkeypatch.chdir(repository)
-    found = find_or_fetch("HEAD", [Path("data/export/onnx"), Path("data"), Path("data/model")], tmp_path / "model")
-    assert (found / "model/config.json").exists()
 
 
 def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, capsys, monkeypatch):

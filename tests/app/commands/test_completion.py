@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from chatmill.app.cli import COMMANDS, build_parser, main
+from chatmill.app.cli import main
 from chatmill.app.commands.completion import SHELLS
 
 COMPLETE_IN_BASH = """
@@ -40,17 +40,6 @@ def test_each_shell_reads_its_script(shell, scripts):
     assert in_shell(shell, "-n", scripts[shell]) == ""
 
 
-@pytest.mark.parametrize("shell", SHELLS)
-def test_every_option_of_every_command_is_in_the_script(shell, scripts):
-    script = scripts[shell].read_text()
-    for name in COMMANDS:
-        (subparsers,) = (
-            action for action in build_parser(name)._actions if action.dest == "==SUPPRESS==" and action.choices
-        )
-        names = [option for action in subparsers.choices[name]._actions for option in action.option_strings]
-        assert [option for option in (name, *names) if option.lstrip("-") not in script] == []
-
-
 def completed(scripts, folder, line):
     words = shlex.split(line) + ([""] if line.endswith(" ") else [])
     text = COMPLETE_IN_BASH.format(script=scripts["bash"], words=shlex.join(words), last=len(words) - 1)
@@ -72,8 +61,3 @@ def test_bash_completes_commands_options_choices_and_files(line, expected, scrip
     (tmp_path / "model.bin").touch()
     (tmp_path / "models").mkdir()
     assert sorted(completed(scripts, tmp_path, line)) == sorted(expected)
-
-
-def test_fish_completes_commands(scripts):
-    shown = in_shell("fish", "--no-config", "-c", f"source {scripts['fish']}; complete -C 'chatmill comp'")
-    assert [line.split("\t")[0] for line in shown.splitlines()] == ["compare", "completion"]

@@ -1,4 +1,3 @@
-import hashlib
 import json
 import re
 import shutil
@@ -21,7 +20,6 @@ from support.tiny import CONFIG, random_model
 
 BPE = add_special_tokens(bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings()), [])
 WORDPIECE = add_special_tokens(wordpiece.train([SAMPLE_TEXT * 2], 500, wordpiece.Settings()), [])
-PARTS = ["onnx", "genai", "gguf", "tokenizer"]
 
 
 def make_data(folder, vocabulary=BPE):
@@ -86,14 +84,6 @@ def test_each_runtime_finds_its_files(packed, data):
     assert not [file for file in packed.rglob("*") if file.is_symlink() or file.name == "manifest.json"]
 
 
-def test_all_files_are_in_the_checksums(packed):
-    lines = [line.split("  ") for line in (packed / "SHA256SUMS").read_text().splitlines()]
-    files = {str(file.relative_to(packed)) for file in packed.rglob("*") if file.is_file()} - {"SHA256SUMS"}
-    assert {name for _, name in lines} == files
-    for digest, name in lines:
-        assert hashlib.sha256((packed / name).read_bytes()).hexdigest() == digest
-
-
 def test_the_card_has_the_data_and_the_figures(packed):
     card = (packed / "README.md").read_text()
     _, fields, text = card.split("---\n", 2)
@@ -114,17 +104,6 @@ def test_two_packs_are_equal(packed, data):
     assert (again / "SHA256SUMS").read_bytes() == (packed / "SHA256SUMS").read_bytes()
 
 
-def test_only_a_pack_is_replaced(packed, data, tmp_path, capsys):
-    arguments = ["--data", str(data), "--name", "Other"]
-    assert main(["pack", str(tmp_path), *arguments, "--force"]) == 1
-    assert "was not packed by chatmill" in capsys.readouterr().err
-    shutil.copytree(packed, tmp_path / "packed")
-    assert main(["pack", str(tmp_path / "packed"), *arguments]) == 1
-    assert "already exists: name a new folder, or pass --force" in capsys.readouterr().err
-    assert main(["pack", str(tmp_path / "packed"), *arguments, "--force"]) == 0
-    assert "# Other" in (tmp_path / "packed/README.md").read_text()
-
-
 def test_what_gguf_cannot_express_is_told(tmp_path, capsys):
     folder = make_data(tmp_path / "data", WORDPIECE)
     assert main(["pack", str(tmp_path / "out"), "--data", str(folder)]) == 0
@@ -132,12 +111,6 @@ def test_what_gguf_cannot_express_is_told(tmp_path, capsys):
     assert f"left out: gguf: {reason}" in capsys.readouterr().out
     assert f"There is nothing for llama.cpp, ollama: {reason}." in (tmp_path / "out/README.md").read_text()
     assert not (tmp_path / "out/gguf").exists()
-
-
-def test_a_part_that_is_not_exported_yet_is_told(copy, capsys):
-    shutil.rmtree(copy / "export/gguf")
-    assert main(["pack", str(copy.parent / "out"), "--data", str(copy)]) == 0
-    assert "export/gguf: no such folder: run `dvc repro`" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 import gzip
 import json
-import re
 import subprocess
 import sys
 
@@ -8,7 +7,7 @@ import pyarrow
 import pytest
 import yaml
 import zstandard
-from pyarrow import ipc, parquet
+from pyarrow import ipc
 
 from chatmill.app.cli import main
 from chatmill.datasets.formats.mapping import TableMapping
@@ -76,15 +75,6 @@ def test_the_separator_of_a_table_is_found(separator, words, tmp_path, capsys):
     assert code == 0
 
 
-def test_a_separator_in_the_name_of_a_column_is_none(tmp_path, capsys):
-    file = tmp_path / "faq.csv"
-    rows = ["Nr;Name, Vorname;Frage;Antwort", *(f"{i};Muster, Max;Wo ist {i}?;Hier, bei {i}." for i in range(20))]
-    file.write_text("".join(f"{row}\n" for row in rows))
-    _, section, shown = look(capsys, file)
-    assert "CSV, separated by semicolons" in shown
-    assert yaml.safe_load(section)["prepare"]["faq"]["columns"] == {"prompt": "Frage", "response": "Antwort"}
-
-
 def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     for name, content in {
         "a/1.jsonl": lines(),
@@ -98,23 +88,6 @@ def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     (found,) = yaml.safe_load(section)["prepare"].values()
     assert found == {"path": str(tmp_path), "files": ["a/1.jsonl", "b/2.jsonl"], **SECTION}
     assert "need sections of their own: 3.jsonl" in shown
-
-
-def test_the_rows_of_all_files_of_a_folder_of_parquet_are_counted(tmp_path, capsys):
-    for i in range(12):
-        parquet.write_table(pyarrow.Table.from_pylist([*ROWS, *ROWS]), tmp_path / f"{i:02}.parquet")
-    _, _, shown = look(capsys, tmp_path)
-    assert re.search(r"12 files, Parquet, [\d.]+ kB, 1,440 entries\n", shown)
-
-
-def test_of_parquet_each_third_is_read(tmp_path, capsys):
-    file = tmp_path / "x.parquet"
-    table = pyarrow.concat_tables([pyarrow.Table.from_pylist([*ROWS, ROWS[0]])] * 900)
-    parquet.write_table(table, file, row_group_size=20_000, compression="none", use_dictionary=False)
-    assert file.stat().st_size > 3_000_000
-    _, section, shown = look(capsys, file)
-    assert "54,900 entries" in shown
-    assert yaml.safe_load(section)["prepare"]["x"]["format"] == "table"
 
 
 @pytest.mark.parametrize(
@@ -174,24 +147,6 @@ def test_rows_in_a_json_object_are_a_table(content, count, indent, tmp_path, cap
     assert code == 0
 
 
-def test_named_lists_of_messages_are_a_table(tmp_path, capsys):
-    chat = [{"role": "user", "content": "Hi you"}, {"role": "assistant", "content": "Hello"}]
-    (tmp_path / "x.json").write_text(json.dumps({"7f": chat, "c3": chat}))
-    code, section, _ = look(capsys, tmp_path / "x.json")
-    found = {"path": str(tmp_path / "x.json"), "format": "table", "columns": {"messages": "."}}
-    assert yaml.safe_load(section) == {"prepare": {"x": found}}
-    assert code == 0
-
-
-def test_concatenated_objects_are_rows(tmp_path, capsys):
-    (tmp_path / "x.json").write_text(
-        "".join(f"{json.dumps({'q': f'Hi {i}', 'a': 'Hello'}, indent=1)}\n" for i in "abc")
-    )
-    _, section, shown = look(capsys, tmp_path / "x.json")
-    assert "JSON objects, " in shown and "3 of 3 conversations" in shown
-    assert yaml.safe_load(section)["prepare"]["x"]["columns"] == {"prompt": "q", "response": "a"}
-
-
 def test_a_section_that_keeps_little_is_shown_and_fails(tmp_path, capsys):
     broken = [{"chat": [{"who": "customer", "what": "Hi you"}, {"who": "agent", "what": ""}]}]
     (tmp_path / "x.jsonl").write_bytes(lines([*ROWS[:20], *broken * 20]))
@@ -219,24 +174,6 @@ def test_text_files_are_told_apart(text, format, tmp_path, capsys):
 PROSE = "A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n"
 
 
-def test_texts_of_a_folder_go_together_compressed_or_not(tmp_path, capsys):
-    for name in ("a.md", "b.md", "c.txt"):
-        (tmp_path / name).write_text(PROSE)
-    (tmp_path / "d.md.gz").write_bytes(gzip.compress(PROSE.encode()))
-    _, section, shown = look(capsys, tmp_path)
-    (found,) = yaml.safe_load(section)["prepare"].values()
-    assert found == {"path": str(tmp_path), "format": "documents"}
-    assert "4 files, plain text and Markdown, some compressed by gzip" in shown
-    assert "4 of 4 documents" in shown
-
-
-def test_a_single_readme_is_no_data(tmp_path, capsys):
-    for name in ("a.txt", "b.txt", "README.md"):
-        (tmp_path / name).write_text(PROSE)
-    (found,) = yaml.safe_load(look(capsys, tmp_path)[1])["prepare"].values()
-    assert found["files"] == "*.txt"
-
-
 def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_path, capsys):
     contents = {"a.txt": PROSE.encode(), "b.txt": PROSE.encode("utf-16"), "c.txt": b"", "d.bin": b"\x00\x01"}
     for name, content in contents.items():
@@ -247,18 +184,6 @@ def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_pat
     assert f"left out: {tmp_path}/b.txt: UTF-16: convert it to UTF-8" in shown
     assert f"left out: {tmp_path}/c.txt: empty" in shown
     assert f"left out: {tmp_path}/d.bin: binary data" in shown
-
-
-def test_an_entry_that_is_no_json_is_shown_though_many_parts_are_left_out(tmp_path, capsys):
-    def row(*turns):
-        return json.dumps({"conversations": [{"from": name, "value": text} for name, text in turns]}, indent=1)
-
-    pair = ("human", "Hi"), ("gpt", "Hello")
-    rows = [row(("system", ""), *pair), row(*pair, ("human", "Bye")), row(("gpt", "Hello"), *pair)] * 10
-    broken = rows[0].replace('"Hi"', '"Hi')
-    (tmp_path / "x.json").write_text("[" + ",\n".join([*rows, broken, row(*pair)]) + "]")
-    _, _, shown = look(capsys, tmp_path / "x.json")
-    assert re.search(r"bad_json: \S+/x\.json:481: line 489: not JSON", shown)
 
 
 def test_the_names_of_published_chat_programs_are_the_assistant(tmp_path, capsys):
@@ -278,9 +203,3 @@ def test_looking_imports_neither_torch_nor_transformers(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=True, text=True)
     assert done.stdout.endswith("\n[]\n")
-
-
-def test_the_number_of_rows_of_an_arrow_file_is_estimated_by_its_bytes(tmp_path, capsys):
-    (tmp_path / "x.arrow").write_bytes(arrow(ROWS * 50))
-    count = re.search(r"about ([\d,]+) entries", look(capsys, tmp_path / "x.arrow")[2])[1]
-    assert 0.7 < int(count.replace(",", "")) / (60 * 50) < 1.3

@@ -79,18 +79,6 @@ def test_a_sound_copy_is_used_before_anything_is_made_again(project, repair):
     assert main(["verify"]) == 0
 
 
-def test_links_into_the_cache_are_healed(project, repair):
-    before = outputs(project)
-    for name, content in before.items():
-        (project / name).unlink()
-        os.link(in_cache(project, content), project / name)
-    for name in ("data/copy.txt", "data/fold/b.txt"):
-        damage(project / name, "flip", Random(2))
-    repair()
-    repro(project)
-    assert outputs(project) == before
-
-
 def test_links_to_objects_that_are_gone_are_removed(project, repair):
     before = outputs(project)
     for name in ("data/copy.txt", "data/fold/b.txt", "large.txt"):
@@ -158,14 +146,6 @@ def test_a_stale_lock_is_cleared(project, repair, text):
     assert json.loads((project / ".dvc/tmp/rwlock").read_text()) == {}
 
 
-def test_a_numbered_folder_of_inputs_is_no_scratch_folder(project, repair):
-    own = project / "data/raw/.cache/2024/mine.txt"
-    own.parent.mkdir(parents=True)
-    own.write_text("mine\n")
-    assert repair() == ["nothing to repair"]
-    assert own.exists()
-
-
 def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_ones_not(project, repair):
     with subprocess.Popen([sys.executable, "-c", ""]) as zombie:
         while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE:
@@ -179,25 +159,6 @@ def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_o
         repair()
     assert [folder.exists() for folder in folders] == [False, False, True]
     assert resume.exists()
-
-
-def test_what_an_ended_stage_left_of_a_growing_file_is_removed(project, repair):
-    file, half = project / "data/copy.txt", project / f"data/.cache/{dead_pid()}/copy.txt"
-    half.parent.mkdir(parents=True)
-    half.write_text("half of it")
-    file.unlink()
-    file.hardlink_to(half)
-    assert f"{half.parent.relative_to(project)}: was left by a stage that was ended: cleared" in repair()
-    assert not file.exists() and not (project / ".dvc/tmp/corrupt").exists()
-    assert repro(project) == ["copy"] and file.read_bytes() == TEXT
-
-
-def test_a_folder_of_a_process_whose_number_was_given_anew_is_removed(project, repair):
-    folder = project / f"data/.cache/{os.getpid()}"
-    folder.mkdir(parents=True)
-    os.utime(folder, (1, 1))
-    repair()
-    assert not folder.exists()
 
 
 @pytest.mark.parametrize("place", [".dvc/tmp/lock", ".cache/locks/mix-train"])
@@ -222,17 +183,6 @@ def test_beside_a_run_that_dvc_notes_nothing_is_touched(project, capsys):
     assert main(["repair"]) == 1
     assert f"process {os.getpid()} (dvc repro) runs: wait for its end" in capsys.readouterr().err
     assert (project / ".dvc/tmp/rwlock").read_text() == content
-
-
-def test_beside_an_experiment_in_a_folder_of_its_own_nothing_is_touched(project, capsys):
-    folder = project / ".dvc/tmp/exps/standalone/tmp1/.dvc/tmp"
-    folder.mkdir(parents=True)
-    holder = {"pid": os.getpid(), "cmd": "dvc exp run"}
-    (folder / "rwlock").write_text(json.dumps({"write": {"data/fold": holder}}))
-    damage(project / "data/copy.txt", "flip", Random(1))
-    assert main(["repair"]) == 1
-    assert f"{folder / 'rwlock'}: process {os.getpid()} (dvc exp run) runs: wait" in capsys.readouterr().err
-    assert (project / "data/copy.txt").exists()
 
 
 def test_no_empty_folder_is_left_in_the_run_cache_where_dvc_fails_at_it(project, repair, capsys):

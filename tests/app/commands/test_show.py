@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from prompt_toolkit.utils import get_cwidth
 
 from chatmill.app.cli import main
-from chatmill.app.commands.show import unique_names
 from chatmill.app.inputs import parse_input, read_input_file
-from chatmill.app.terminal.tokens import grid
 from chatmill.conversation import BOS, Message, Part, Record, conversation_segments, escape, render
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -74,12 +71,6 @@ def test_shown_tokens_joined_give_the_text_back(tokenizer, text):
     assert read_back("".join(visible(token.content) for token in tokens)) == text.encode()
 
 
-@given(st.binary())
-def test_whatever_a_token_is_it_is_shown_by_printable_characters(token):
-    assert visible(token).isprintable()
-    assert bool(visible(token)) == bool(token)
-
-
 @each_tokenizer
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 def test_tokens_of_a_conversation_are_the_text_that_a_model_reads(tokenizer, template):
@@ -87,41 +78,6 @@ def test_tokens_of_a_conversation_are_the_text_that_a_model_reads(tokenizer, tem
     expected = conversation_segments(CONVERSATION, template)
     assert b"".join(token.content for token in tokens).decode() == "".join(part.text for part in expected)
     assert sum(token.is_control for token in tokens) == sum(part.control for part in expected)
-
-
-@pytest.mark.parametrize(
-    ("token", "shown"),
-    [
-        (b" a" + "中".encode()[:2], "·a⟨e4 b8⟩"),
-        (b"\r\n\t\0", "␍↵⇥␀"),
-        ("\u0301".encode(), "◌\u0301"),
-        ("a\u0301".encode(), "a\u0301"),
-        ("\u200d\ufe0f\xa0".encode(), "⟨U+200D⟩⟨U+FE0F⟩⟨U+00A0⟩"),
-    ],
-)
-def test_what_has_no_shape_is_marked(token, shown):
-    assert visible(token) == shown
-
-
-def drawn(text, columns):
-    return ["".join(part for _, part in line) for line in grid(text_tokens(text, TOKENIZERS[1]), columns)]
-
-
-@given(st.text(min_size=1), st.integers(20, 60))
-def test_every_token_stands_over_its_id_and_no_line_is_too_wide(text, columns):
-    lines = drawn(text, columns)
-    ids = [int(i) for line in lines[1::3] for i in line.split()]
-    assert ids == TOKENIZERS[1].encode(text)
-    assert all(get_cwidth(line.rstrip()) <= columns for line in lines)
-
-
-def test_wide_characters_keep_ids_below_their_tokens():
-    lines = list(grid(text_tokens("é中b", TOKENIZERS[1]), 80))
-    assert ["".join(part for _, part in line) for line in lines] == ["é   ⟨e4 b8⟩ ⟨ad⟩ b ", "258 259     173  98", ""]
-
-
-def test_a_token_after_a_newline_begins_a_row():
-    assert [line.rstrip() for line in drawn("a\n\nb", 80)] == ["a  ↵↵", "97 261", "", "b", "98", ""]
 
 
 def output_on_terminal(monkeypatch, *arguments):
@@ -151,38 +107,11 @@ def test_rules_say_without_colour_what_is_trained(tokenizer, monkeypatch, capsys
     ]
 
 
-def test_what_a_record_chooses_to_train_is_shown_as_it_is(tokenizer, monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("COLUMNS", "60")
-    record = Record("talk", "talk/1", RENDERED, train=[True, False])
-    (tmp_path / "chat.jsonl").write_text(OTHER + record.to_json())
-    assert show("--tokenizer", tokenizer, "--file", tmp_path / "chat.jsonl", "--index", "2") == 0
-    shown = capsys.readouterr().out
-    assert shown.splitlines()[0].split() == ["━", "trained", "3", "prompt", "19", "┄", "ignored", "4"]
-    (tmp_path / "chat.jsonl").write_text(OTHER + record.to_json().replace("true, ", ""))
-    assert show("--tokenizer", tokenizer, "--file", tmp_path / "chat.jsonl", "--index", "2") == 1
-    assert "chat.jsonl:2: train: expected one entry for each of 2 messages, got 1" in capsys.readouterr().err
-
-
 def test_a_document_of_the_pipeline_is_shown_with_what_is_trained(tokenizer, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("COLUMNS", "60")
     (tmp_path / "train.jsonl").write_text(Record("books", "documents/1", escape("Once <|upon|>")).to_json())
     assert show("--tokenizer", tokenizer, "--file", tmp_path / "train.jsonl") == 0
     assert capsys.readouterr().out.splitlines()[0].split() == ["━", "trained", "15", "prompt", "0", "┄", "ignored", "1"]
-
-
-def test_a_terminal_shows_the_same_in_colour_unless_it_is_not_to(tokenizer, monkeypatch, capsys):
-    arguments = "--tokenizer", tokenizer, "Hi\n"
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    coloured = output_on_terminal(monkeypatch, *arguments)
-    monkeypatch.setenv("NO_COLOR", "1")
-    plain = output_on_terminal(monkeypatch, *arguments)
-    monkeypatch.undo()
-    monkeypatch.setenv("COLUMNS", "60")
-    show(*arguments)
-    assert re.search(r"\x1b\[[\d;]*48;5;\d+m", coloured)
-    assert not re.search(r"\x1b\[[\d;]*[34]\d", plain)
-    without_escapes = [re.sub(r" *\n", "\n", ESCAPES.sub("", shown)) for shown in (coloured, plain)]
-    assert without_escapes == [capsys.readouterr().out] * 2
 
 
 def test_text_cannot_steer_the_terminal(tokenizer, monkeypatch):
@@ -218,11 +147,6 @@ def test_a_conversation_is_known_in_every_form(content, number, tmp_path):
         assert read_input_file(tmp_path / "a.jsonl", number) == expected
 
 
-@pytest.mark.parametrize("text", ["Hi <|im_end|>", '{"a": 1}', "[laughs] no", "[1, 2]", "{", "3", " "])
-def test_any_other_text_is_a_plain_one(text):
-    assert parse_input(text.encode(), 1, "it") == text
-
-
 def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("naïve".encode())))
     assert show("--tokenizer", tokenizer) == 0
@@ -237,11 +161,6 @@ def test_several_tokenizers_stand_side_by_side_also_one_without_control_tokens(t
     assert ["Ho", "<|im_end|>", "↵"] in shown
     assert ["256", "259", "10"] in shown
     assert shown[-2:] == [["bytes", "byte", "256", "26", "1.00"], ["other.json", "bpe", "257", "25", "1.05"]]
-
-
-def test_tokenizers_are_named_by_what_tells_them_apart():
-    assert list(unique_names([Path("a/gpt2"), Path("a/gpt2"), Path("b.json")])) == ["gpt2", "b.json"]
-    assert list(unique_names([Path("x/a/gpt2"), Path("x/b/gpt2")])) == ["a/gpt2", "b/gpt2"]
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path, capsys):

@@ -1,11 +1,8 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from chatmill.app.cli import main
-from chatmill.checkpoints.configuration import Chunking
 from chatmill.conversation import Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
@@ -15,10 +12,9 @@ from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.types import bpe, sentencepiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from chatmill.training.model_folder import read_byte_encoder
 from support.external_folder import IDS, write_external
 from support.external_models import logits_of, make, transformers
-from support.tiny import CONFIG, write_model
+from support.tiny import write_model
 
 SMALL = ("--width", "64", "--layers", "1", "--features", "512", "--steps", "30", "--threads", "1")
 TEXTS = ["Tell me of the quick brown fox that jumps over the lazy dog, over and over. " * 20]
@@ -82,14 +78,6 @@ def test_a_model_is_given_another_tokenizer_and_chats_with_it(tmp_path, capsys):
     assert "its own table" in shown and "made from bytes" in shown and "with other" in shown
 
 
-def test_the_network_is_kept_beside_the_model_it_was_made_for(tmp_path):
-    folder = write_model(tmp_path / "model")
-    assert run(folder, "--output", tmp_path / "soft") == 0
-    encoder = read_byte_encoder(tmp_path / "soft")
-    assert (encoder.shape.width, encoder.embed_out.out_features) == (64, CONFIG.hidden_size)
-    assert load_model(tmp_path / "soft", device="cpu").template.name == "chatml"
-
-
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
     folder = write_model(tmp_path / "model")
     for name in ("first", "second"):
@@ -111,16 +99,3 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
 def test_options_that_mean_nothing_are_told(tmp_path, capsys, arguments, message):
     assert run(write_model(tmp_path / "model"), *arguments) == 1
     assert message in capsys.readouterr().err
-
-
-def test_a_model_of_another_tokenizer_is_refused(tmp_path, capsys):
-    make("llama", vocab_size=200).save_pretrained(tmp_path / "model")
-    write_folder(add_special_tokens(bpe.train(TEXTS, 300, bpe.Settings()), []), tmp_path / "tokenizer")
-    write_huggingface(tmp_path / "tokenizer", tmp_path / "model", "chatml")
-    assert run(tmp_path / "model") == 1
-    assert "tokens, but its embedding table has 200 rows: the tokenizer is another model's" in capsys.readouterr().err
-
-
-def test_a_model_that_works_on_chunks_is_refused(tmp_path, capsys):
-    assert run(write_model(tmp_path / "model", replace(CONFIG, chunking=Chunking()))) == 1
-    assert "works on chunks of tokens" in capsys.readouterr().err

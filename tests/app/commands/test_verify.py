@@ -1,5 +1,3 @@
-import json
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -71,14 +69,6 @@ def test_every_kind_of_file_is_checked(project, verify):
     assert [file for file in (*files, "params.yaml") if file not in named] == []
 
 
-def test_an_input_in_git_is_named_with_the_command_that_restores_it(project, verify):
-    (project / "raw.txt").write_text("other\n")
-    assert verify() == [
-        "raw.txt: is not what it was in the run of copy: `git checkout HEAD -- raw.txt` restores it; `dvc repro` runs "
-        "with it"
-    ]
-
-
 def test_outputs_that_are_not_checked_out_are_missing(project, verify):
     shutil.rmtree(project / "data")
     assert verify() == [
@@ -103,13 +93,6 @@ def test_a_command_restores_outputs_of_another_run_that_the_cache_has(project, v
     ]
 
 
-def test_data_that_no_stage_makes_is_not_said_to_be_made_by_one(project, verify):
-    (project / "large.txt").unlink()
-    assert verify() == ["large.txt: is missing: not checked out: run `dvc checkout`"]
-    in_cache(project, b"large\n" * 20).unlink()
-    assert verify() == ["large.txt: is missing: not checked out: `dvc pull` fetches it, if it was pushed"]
-
-
 def test_what_killed_commands_left_is_named(project, verify):
     (project / ".dvc/tmp/rwlock").write_text('{"write": {')
     scratch = project / f"data/.cache/{dead_pid()}"
@@ -118,13 +101,6 @@ def test_what_killed_commands_left_is_named(project, verify):
     (project / ".dvc/cache/files/md5/00/.x.tmp").touch()
     named = [line.split(": ")[0] for line in verify()]
     assert named == [".dvc/tmp/rwlock", ".dvc/cache/files/md5/00/.x.tmp", str(scratch.relative_to(project))]
-
-
-def test_what_a_living_process_holds_is_in_order(project, verify):
-    holder = {"pid": os.getpid(), "cmd": "dvc repro"}
-    (project / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {"data": holder}, "read": {"raw.txt": [holder]}}))
-    (project / f"data/.cache/{os.getpid()}").mkdir(parents=True)
-    assert verify() == []
 
 
 def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
@@ -178,12 +154,3 @@ def test_a_pipeline_that_cannot_be_read_is_one_line(project, capsys, command, co
     assert main([command]) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"chatmill: {project}/dvc.yaml: {message}") and error.count("\n") == 1
-
-
-def test_a_link_to_the_cache_is_damaged_with_it(project, verify):
-    file, stored = Path("data/copy.txt"), in_cache(project, TEXT)
-    file.unlink()
-    os.link(stored, file)
-    stored.chmod(0o644)
-    stored.write_bytes(b"other")
-    assert [line.split(": ")[0] for line in verify()] == [str(stored.relative_to(project)), str(file)]

@@ -111,12 +111,6 @@ def test_pairs_may_be_lists_of_messages(tmp_path):
     assert proposed(tmp_path, rows).guess.columns == {"prompt": "input", "response": "output"}
 
 
-@pytest.mark.parametrize("prompt", ["prompt", "question", "instruction", "query", "input"])
-def test_the_chosen_one_of_two_responses_is_taken(prompt, tmp_path):
-    rows = [{prompt: question(i), "chosen": answer(i), "rejected": "I do not know."} for i in range(ROWS)]
-    assert proposed(tmp_path, rows).guess.columns == {"prompt": prompt, "chosen": "chosen", "rejected": "rejected"}
-
-
 @pytest.mark.parametrize("flag", ["weight", "train", "loss_weight", "trainable", "is_trained"])
 def test_flags_of_messages_are_found(flag, tmp_path):
     rows = conversations(1)
@@ -148,17 +142,6 @@ def test_a_column_of_texts_alone_holds_documents(key):
     assert (guess.format, guess.columns) == ("documents", {"text": key})
 
 
-def test_a_column_that_could_be_meant_as_well_is_named():
-    guess = guess_rows([{"question": "a b", "answer": "c d", "solution": f"e {i}"} for i in range(ROWS)])[0]
-    assert guess.columns["response"] == "answer"
-    assert any("it could also be solution" in doubt for doubt in guess.doubts)
-
-
-def test_a_system_that_replies_is_the_assistant(tmp_path):
-    trial = proposed(tmp_path, conversations(1, names=("USER", "SYSTEM")))
-    assert trial.guess.roles == {"assistant": ["SYSTEM"]}
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
@@ -183,25 +166,6 @@ def test_a_system_that_replies_is_the_assistant(tmp_path):
 def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
     with pytest.raises(NoGuessError, match=reason):
         guess_rows([json.loads(json.dumps(row).replace("Hi", f"Hi {i}")) for i in range(6)])
-
-
-def ticket(i, **others):
-    texts = {"Kunde schreibt": question(i), "Antwort": answer(i)}
-    return {"Ticket": f"T-{i}", "Datum": f"{i + 1:02}.05.2025", **texts, "Bearbeiter": "Jana Weiß", **others}
-
-
-def test_where_the_answer_is_named_the_only_other_text_is_the_question(tmp_path):
-    trial = proposed(tmp_path, [ticket(i) for i in range(ROWS)])
-    assert trial.guess.columns == {"prompt": "Kunde schreibt", "response": "Antwort"}
-    assert trial.guess.doubts == ["prompt: Kunde schreibt is taken, the only other column of texts than Antwort"]
-
-
-def test_where_two_texts_may_be_the_question_the_mapping_to_write_is_said():
-    rows = [ticket(i, Betreff=f"The bread of sort {i} is hard") for i in range(ROWS)]
-    with pytest.raises(
-        NoGuessError, match=r"Kunde schreibt.* do not say which is which.*columns: \{prompt: …, response: …\}"
-    ):
-        guess_rows(rows)
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="needs the public datasets")

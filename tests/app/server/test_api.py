@@ -1,8 +1,6 @@
 import json
-import shutil
 import signal
 import socket
-import subprocess
 from contextlib import closing
 
 import numpy as np
@@ -134,15 +132,6 @@ def test_the_likeliest_alone_are_what_top_k_top_p_and_min_p_leave(client):
         assert chat(client, temperature=2.0, **narrow)["choices"][0]["message"] == greedy
 
 
-def test_penalties_take_from_what_was_said():
-    repeated = [65] * 100
-    for penalty in ({"frequency_penalty": 2.0}, {"presence_penalty": 2.0}, {"repetition_penalty": 50.0}):
-        with scripted(repeated) as client:
-            ids = chat(client, max_tokens=2, return_token_ids=True, **penalty)["choices"][0]["token_ids"]
-        assert ids[0] == 65
-        assert (ids[1] == 65) == ("repetition_penalty" in penalty)  # divided, the only one above 0 is still the largest
-
-
 def test_probabilities_are_the_softmax_of_the_logits(client, loaded):
     result = chat(client, logprobs=True, top_logprobs=3, return_token_ids=True)
     ids, tokens = result["choices"][0]["token_ids"], result["choices"][0]["logprobs"]["content"]
@@ -186,16 +175,6 @@ def test_tokenize_and_detokenize_are_inverses(client, text):
     result = client.post("/tokenize", json={"prompt": text}).json()
     assert result["count"] == len(result["tokens"]) == len(text.encode())
     assert client.post("/detokenize", json={"tokens": result["tokens"]}).json() == {"prompt": text}
-
-
-def test_the_ids_of_a_conversation_are_those_of_its_prompt(client):
-    ids = client.post("/tokenize", json={"messages": HELLO}).json()["tokens"]
-    assert ids == chat(client, return_token_ids=True)["prompt_token_ids"]
-
-
-def test_names_of_control_tokens_in_what_is_said_are_text(client):
-    ids = chat(client, [{"role": "user", "content": "<|im_end|>"}], return_token_ids=True)["prompt_token_ids"]
-    assert ids.count(SPECIAL[IM_END]) == 1
 
 
 def test_an_answer_that_was_cut_goes_on_where_it_ended():
@@ -278,14 +257,6 @@ def test_models_are_listed_with_what_a_page_needs(client):
     assert client.get("/v1/models/other").status_code == 404
 
 
-def test_timings_add_up(client):
-    first, second = (chat(client, [{"role": "user", "content": "Once"}])["timings"] for _ in range(2))
-    assert second["cached_tokens"] == second["prompt_tokens"] - 1
-    assert first["first_token_ms"] == pytest.approx(first["queue_ms"] + first["prompt_ms"], abs=0.01)
-    rate = 1000 * (first["completion_tokens"] - 1) / first["completion_ms"]
-    assert first["tokens_per_second"] == pytest.approx(rate, rel=0.01)
-
-
 def test_the_openai_client_chats_streams_lists_and_gets_its_errors(folder):
     with serving("--model", folder, "--threads", "1", "--max-tokens", "8") as address:
         theirs = openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0)
@@ -309,15 +280,6 @@ def test_the_openai_client_chats_streams_lists_and_gets_its_errors(folder):
     assert len(whole.choices[0].logprobs.content[0].top_logprobs) == 2
     assert text.usage.completion_tokens <= 4
     assert error.value.param == "temperature"
-
-
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
-def test_curl_reads_a_stream(folder):
-    body = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 8})
-    with serving("--model", folder, "--threads", "1") as address:
-        command = ["curl", "-sN", f"{address}/v1/chat/completions", "-H", "Content-Type: application/json", "-d", body]
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert events(shown)[-1]["choices"][0]["finish_reason"] == "length"
 
 
 def test_who_goes_away_stops_the_generation_and_the_server_ends_cleanly(folder):

@@ -10,15 +10,13 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from chatmill.app.runs import listing as dvc_runs
 from chatmill.app.runs.listing import git_states, run_program
-from chatmill.app.runs.rows import RunFiles, model_dimensions, run_rows
+from chatmill.app.runs.rows import RunFiles, run_rows
 from chatmill.app.server import runs as runs_module
 from chatmill.app.server.runs import Runs, points, routes
 from chatmill.app.server.security import ApiError, handle_api_error
 from chatmill.pipeline.outputs import atomic_output
 from support.run_repository import CURVE, SUMMARY, RunRepository
-from support.tiny import CONFIG, random_model, write_model
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 MISSING = ("bits_per_byte", "skills", "skills_held_back", "verbatim", "bytes_per_token", "graph_megabytes")
@@ -100,33 +98,16 @@ def test_a_run_has_the_figures_that_it_measured(listed):
     assert (run["tokenizer"], run["steps"], run["batch_size"]) == ("byte", 40, 1024)
 
 
-def test_depth_vocabulary_and_parameters_are_those_of_the_model(listed):
-    run = listed.rows["early"]
-    assert (run["depth"], run["vocabulary"]) == (CONFIG.num_hidden_layers, CONFIG.vocab_size)
-    assert run["parameters"] == sum(weight.numel() for weight in random_model().parameters())
-
-
 def test_the_workspace_comes_first_and_then_the_latest(listed):
     first, *others = listed.rows.values()
     times = [run["when"] or "" for run in others]
     assert first["label"] == "workspace" and times == sorted(times, reverse=True)
 
 
-def test_metrics_of_another_form_are_not_there(listed):
-    run = listed.rows["otherwise"]
-    assert [run[name] for name in MISSING] == [None] * len(MISSING)
-    assert (run["milliseconds_per_token"], run["engine"], run["problem"]) == (None, None, None)
-
-
 def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
     run = listed.rows["damaged"]
     assert run["problem"] == "summary.json cannot be read (JSONFileCorruptedError)"
     assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
-
-
-def test_where_a_runs_times_are_not_at_hand_that_of_its_metrics_is_shown(listed):
-    run = listed.rows["unfetched"]
-    assert (run["milliseconds_per_token"], run["engine"]) == (0.75, "onnx, prompt of about 128")
 
 
 def test_a_pipeline_that_cannot_be_read_is_told(listed):
@@ -141,26 +122,12 @@ def test_models_are_named_so_that_no_path_and_no_other_run_is_meant(listed, repo
     assert not any((repository.folder / name).exists() for name in names)
 
 
-def test_a_name_that_two_runs_have_stands_for_neither(repository):
-    twice = [experiment(state("a" * 40), "one"), experiment(state("b" * 40), "one")]
-    names = {run["rev"]: run["name"] for run in rows_of(repository, state("c" * 40, "main", experiments=twice))}
-    assert names == {"a" * 40: "aaaaaaa", "b" * 40: "bbbbbbb", "c" * 40: "main"}
-
-
 @pytest.mark.parametrize("stage", ["running", "queued", "failed"])
 def test_a_run_that_is_not_done_has_no_figures_and_no_model(repository, stage):
     tip = state("workspace", metrics={"data/metrics/summary.json": {"data": SUMMARY}})
     run = rows_of(repository, state(experiments=[experiment(tip, "one", state=stage)]))[0]
     assert (run["name"], run["state"], run["model"]) == (f"one ({stage})", stage, False)
     assert [run[name] for name in MISSING] == [None] * len(MISSING)
-
-
-def test_numbers_that_json_has_not_and_text_that_utf_8_has_not_are_replaced(repository):
-    metrics = {"summary.json": {"data": {"bits_per_byte": float("nan"), "bits_per_byte_answers": float("inf")}}}
-    params = {"params.yaml": {"data": {"train_tokenizer": {"type": "\udcff"}, "train_model": {"depth": True}}}}
-    run = rows_of(repository, state(name="\ud800", metrics=metrics, params=params))[0]
-    assert (run["bits_per_byte"], run["bits_per_byte_of_answers"], run["depth"]) == (None, None, None)
-    assert (run["label"], run["tokenizer"]) == ("?", "?")
 
 
 def test_a_model_that_is_not_in_the_cache_cannot_be_loaded(repository):
@@ -217,24 +184,6 @@ def test_a_failed_run_tells_the_end_of_its_log(repository, tmp_path):
         assert run["problem"] == f"{told}`dvc queue logs bad` has the whole log"
 
 
-def test_steps_that_follow_from_epochs_are_those_of_the_model(tmp_path):
-    write_model(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"chatmill": {"steps": 75}}))
-    assert model_dimensions({file.name: file for file in tmp_path.iterdir()})["steps"] == 75
-
-
-def test_a_long_curve_is_thinned():
-    table = "step\tbits_per_byte\n" + "".join(f"{step}\t{step % 2}\n" for step in range(1, 1001))
-    column = points(table)["bits_per_byte"]
-    assert len(column) == 200 and column[0] == [5, 0.6] and column[-1][0] == 1000
-
-
-@pytest.mark.parametrize("table", ["", "nonsense", "step\tbits_per_byte\nten\t1\n20\n", "\x00\n\x00"])
-def test_a_table_that_is_no_curve_has_no_points(table):
-    assert points(table) == {}
-
-
 def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, monkeypatch):
     waiting, shown = asyncio.Event(), runs_module.exp_show
 
@@ -265,31 +214,6 @@ def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, 
 
 def rows_name(label, rows):
     return next(name for name, run in rows.items() if run["label"] == label)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "stages: [", "stages: [1]", "stages: {a: 1}", "stages: {a: {outs: [b]}}", "\x00"),
-        *("[" * 99_999, "[" * 5000, "- " * 99_999, "\n".join(" " * level + "a:" for level in range(1400))),
-    ],
-)
-def test_an_early_listing_reads_around_damaged_files(tmp_path, content):
-    for name in ("params.yaml", "dvc.lock"):
-        (tmp_path / name).write_text(content)
-    for command in ("init -q -b main", "add .", "-c user.name=a -c user.email=b commit -qm A"):
-        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
-    workspace, branch = git_states(tmp_path, 10)
-    assert (workspace["rev"], branch["name"]) == ("workspace", "main")
-    assert branch["data"]["metrics"] == {} and branch["data"]["timestamp"]
-
-
-def test_without_git_an_early_listing_is_none_and_the_complete_one_says_why(tmp_path):
-    async def ask(found):
-        return [await found.listing(early=True), await found.listing()]
-
-    _, complete = asyncio.run(ask(Runs(tmp_path)))
-    assert complete["runs"] == [] and "not inside of a DVC repository" in complete["problem"]
 
 
 def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
@@ -329,37 +253,6 @@ def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
 
     listings = asyncio.run(ask(Runs(repository.folder)))
     assert all(listing is listings[0] for listing in listings)
-
-
-def test_the_runs_are_listed_anew_where_that_is_asked_for(client):
-    first = client.get("/runs.json").json()
-    assert client.get("/runs.json").json()["read"] == first["read"]
-    assert client.get("/runs.json?refresh=1").json()["read"] > first["read"]
-
-
-def test_runs_beyond_the_most_are_left_out_and_told(repository, monkeypatch):
-    monkeypatch.setattr(runs_module, "MAX_RUNS", 3)
-    listing = asyncio.run(Runs(repository.folder).listing())
-    assert len(listing["runs"]) == 3 and listing["runs"][0]["label"] == "workspace"
-    assert listing["notes"] == ["8 older runs are not shown: at most 3 are listed."]
-
-
-def test_what_dvc_takes_too_long_for_is_told(repository, monkeypatch):
-    monkeypatch.setattr(dvc_runs, "DVC_TIMEOUT_SECONDS", 0.2)
-    assert "took over 0.2 s" in asyncio.run(Runs(repository.folder).listing())["problem"]
-
-
-def test_more_than_is_read_is_told(repository, monkeypatch):
-    monkeypatch.setattr(dvc_runs, "MAX_DVC_BYTES", 1000)
-    assert "`dvc exp remove`" in asyncio.run(Runs(repository.folder).listing())["problem"]
-
-
-def test_after_a_listing_that_failed_the_runs_of_the_one_before_stay(repository, monkeypatch):
-    found = Runs(repository.folder)
-    before = asyncio.run(found.listing())
-    monkeypatch.setattr(dvc_runs, "DVC_TIMEOUT_SECONDS", 0.2)
-    after = asyncio.run(found.listing(refresh=True))
-    assert after["problem"] and after["runs"] == before["runs"] and "main" in found.model_names()
 
 
 def test_a_server_that_stops_ends_what_it_started(tmp_path):

@@ -66,12 +66,6 @@ def labels(page):
     return page.locator("tbody .name").all_text_contents()
 
 
-def column(page, title):
-    """The cells of a column from top to bottom."""
-    titles = [text.strip() for text in page.locator("thead th").all_text_contents()]
-    return page.locator(f"tbody tr > :nth-child({titles.index(title) + 1})").all_inner_texts()
-
-
 def sort(page, title):
     page.get_by_role("button", name=title, exact=True).click()
 
@@ -105,15 +99,6 @@ def test_every_run_is_a_row_of_its_figures(page):
     cells = [text.split("\n")[0] for text in row.locator("td").all_inner_texts()][2:]
     assert cells[:5] == ["byte", "320", "2", "35,040", "40"]
     assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "6.3 %", "3.00", "★ 0.125", "7.50"]
-
-
-def test_numbers_are_sorted_as_numbers_and_dashes_come_last(page):
-    sort(page, "Bits per byte")
-    assert column(page, "Bits per byte") == ["★ 1.000", "2.000", "2.500", "3.500", "10.250", "–"]
-    sort(page, "Bits per byte")
-    assert column(page, "Bits per byte") == ["10.250", "3.500", "2.500", "2.000", "★ 1.000", "–"]
-    sort(page, "Skills")  # of which more is better
-    assert column(page, "Skills") == ["★ 75.0 %", "50.0 %", "50.0 %", "50.0 %", "12.5 %", "–"]
 
 
 def test_the_column_that_sorts_says_so(page):

@@ -5,7 +5,6 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from chatmill.app.server import scheduler as scheduler_module
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob
 from chatmill.app.server.scheduler import ChunkSize, Scheduler
 from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
@@ -13,7 +12,7 @@ from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_model
-from chatmill.inference.sampler import Sampling, token_logprob
+from chatmill.inference.sampler import Sampling
 from export_onnx import main as export
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model
@@ -113,36 +112,6 @@ def test_long_prompts_are_read_in_stretches_beside_an_answer_that_grows(loaded):
     assert run(loaded.engine, work) == [alone(loaded.engine, prompt, 60) for prompt in prompts]
 
 
-@pytest.mark.parametrize("size", [8, 32, 256])
-def test_chunks_of_any_size_give_the_same_answer_and_probabilities(loaded, size, monkeypatch):
-    monkeypatch.setattr(scheduler_module, "MIN_CHUNK", size)
-    monkeypatch.setattr(scheduler_module, "MAX_CHUNK", size)
-    ids = [7 * i % 256 for i in range(300)]
-
-    async def work(scheduler):
-        jobs = [answer(loaded.engine, ids, 20), LogprobsJob(ids, 1, SECONDS)]
-        for job in jobs:
-            scheduler.submit(job)
-        return await asyncio.gather(*map(all_of, jobs))
-
-    generated, logprobs = run(loaded.engine, work)
-    logits = loaded.engine.sequence_logits(ids).astype(np.float64)
-    expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    assert generated == alone(loaded.engine, ids, 20)
-    assert [one.token for one in logprobs] == ids[1:]
-    np.testing.assert_allclose([one.logprob for one in logprobs], expected[range(299), ids[1:]], atol=1e-4)
-
-
-def test_a_chunk_is_a_power_of_two_that_takes_about_its_time():
-    size, speed = ChunkSize(), [0.0001, 0.004, 1.0, 0.0001]  # seconds for a token
-    chosen = []
-    for seconds in speed:
-        for _ in range(8):
-            size.adapt(size.tokens, size.tokens * seconds)
-        chosen.append(size.tokens)
-    assert chosen == [256, 8, 8, 256]
-
-
 @pytest.mark.parametrize("kind", [answer, lambda engine, ids: LogprobsJob(ids, 1, SECONDS)])
 def test_a_prompt_that_nobody_waits_for_is_not_read_further(loaded, kind, monkeypatch):
     ids, chunks = [7 * i % 256 for i in range(600)], []
@@ -176,21 +145,6 @@ def test_what_a_chat_has_read_is_not_read_again_while_others_come_and_go(loaded)
     assert ids == alone(loaded.engine, [1, 2, 3, 4, *said, 7, 7], 3)
 
 
-def test_looking_at_the_tokens_of_a_chat_leaves_what_it_has_read(loaded):
-    async def work(scheduler):
-        first = answer(loaded.engine, [1, 2, 3, 4], 6)
-        scheduler.submit(first)
-        read = [1, 2, 3, 4, *await all_of(first)]
-        looking, again = LogprobsJob(read, 5, SECONDS), answer(loaded.engine, [*read, 7], 1)
-        for job in (looking, again):
-            scheduler.submit(job)
-            await all_of(job)
-        return again.cached_tokens, len(read)
-
-    cached, read = run(loaded.engine, work)
-    assert cached >= read - 1
-
-
 def test_the_probabilities_of_a_text_are_those_of_the_engine(loaded):
     ids = [5, 80, 81, 200, 3]
 
@@ -207,15 +161,6 @@ def test_the_probabilities_of_a_text_are_those_of_the_engine(loaded):
         [i for i, _ in one.top_logprobs] == np.argsort(-row)[:5].tolist()
         for one, row in zip(found, expected[:4], strict=True)
     )
-
-
-def test_probabilities_are_normalised_and_those_of_equals_in_the_order_of_their_ids():
-    assert token_logprob(np.array([0, 0, 0, 0], np.float32), 2, 2) == (
-        2,
-        pytest.approx(np.log(0.25)),
-        [(0, pytest.approx(np.log(0.25))), (1, pytest.approx(np.log(0.25)))],
-    )
-    assert token_logprob(np.array([0, -np.inf], np.float32), 1, 0) == (1, -9999.0, [])
 
 
 def test_who_comes_past_the_queue_is_refused_at_once():
@@ -250,23 +195,6 @@ def test_an_answer_that_nobody_waits_for_ends_before_its_next_token():
 
     assert run(engine, work)
     assert len(engine.received_ids) <= 4
-
-
-def test_one_who_waits_and_goes_never_begins():
-    engine = gated()
-
-    async def work(scheduler):
-        first, second = answer(engine), answer(engine, [200])
-        scheduler.submit(first)
-        scheduler.submit(second)
-        scheduler.cancel(second)
-        engine.gate.release(100)
-        await all_of(first)
-        with pytest.raises(SchedulerStopped):
-            await all_of(second)
-
-    run(engine, work)
-    assert [200] not in engine.received_ids
 
 
 def test_an_answer_whose_time_is_over_ends():
@@ -331,17 +259,6 @@ def test_stopping_ends_what_goes_on_and_what_waits():
         for job in jobs:
             with pytest.raises(SchedulerStopped):
                 await all_of(job)
-
-    run(engine, work)
-
-
-def test_a_text_whose_logits_would_not_fit_is_refused():
-    engine = gated()
-    engine.vocab_size = 1 << 20
-
-    async def work(scheduler):
-        with pytest.raises(ValueError, match="65 tokens: expected at most 64"):
-            scheduler.submit(LogprobsJob([1] * 65, 5, SECONDS))
 
     run(engine, work)
 

@@ -1,11 +1,10 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.layout.controls import BufferControl
 from prompt_toolkit.layout.processors import TransformationInput
 
-from chatmill.app.terminal.editor import FIRST, LAST, MAX_CHARACTERS, MAX_LINES, PastedTexts
+from chatmill.app.terminal.editor import MAX_CHARACTERS, PastedTexts
 
 LONG = st.text(min_size=1).map(lambda text: text * (MAX_CHARACTERS + 1))
 NOTE = "[pasted text, 1,001 characters, 1 line]"
@@ -17,20 +16,6 @@ def test_what_is_folded_is_unfolded_again(texts):
     folded = [pasted.fold(text) for text in texts]
     assert pasted.unfold("".join(folded)) == "".join(texts)
     assert all(len(short) <= MAX_CHARACTERS for short in folded)
-
-
-@pytest.mark.parametrize(("text", "length"), [("x" * 1000, 1000), ("x" * 1001, 1), ("\n" * 9, 9), ("\n" * 10, 1)])
-def test_only_long_texts_are_folded(text, length):
-    assert (MAX_CHARACTERS, MAX_LINES) == (1000, 10)
-    assert len(PastedTexts().fold(text)) == length
-
-
-def test_equal_texts_are_one_and_a_text_for_which_no_character_is_left_stays():
-    pasted = PastedTexts()
-    texts = [f"{n}" * 1001 for n in range(LAST - FIRST + 2)]
-    folded = [pasted.fold(text) for text in texts]
-    assert pasted.fold(texts[7]) == folded[7]
-    assert (folded[-2], folded[-1]) == (chr(LAST), texts[-1])
 
 
 def shown(pasted, line):

@@ -2,10 +2,9 @@ import re
 
 import numpy as np
 import pytest
-from wcwidth import wcswidth
 
-from chatmill.app.terminal.tokens import answer_probabilities, percent, show_likeliest, show_probabilities
-from chatmill.conversation import CALL_END, CALL_START, IM_END, OUTPUT_END
+from chatmill.app.terminal.tokens import answer_probabilities, show_likeliest, show_probabilities
+from chatmill.conversation import IM_END
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from support.tiny import byte_tokenizer, write_model
@@ -60,29 +59,6 @@ def test_each_token_has_its_probability_and_doubtful_ones_their_alternatives(cap
     ]
 
 
-def test_a_sure_answer_has_no_alternatives(capsys):
-    show_probabilities(answered({"H": 0.6, "h": 0.4}, {IM_END: 1}))
-    assert capsys.readouterr().err.endswith("The model did not hesitate: no token is below 50 %.\n")
-
-
-def test_outputs_of_the_calculator_have_no_probability(capsys):
-    choices = [{token: 1} for token in (CALL_START, "2", "+", "2", CALL_END)]
-    session = answered(*choices, {}, {}, {}, {"4": 1}, {IM_END: 1})
-    found = list(answer_probabilities(session, 1))
-    assert [one and one.token for one in found][-4:] == [None, None, ord("4"), TOKENIZER.special[IM_END]]
-    assert session.answer_ids[7] == TOKENIZER.special[OUTPUT_END]
-    with pytest.raises(ValueError, match="token 7 is the calculator's output"):
-        show_likeliest(session, 7)
-
-
-def test_no_line_is_wider_than_the_terminal(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "24")
-    session = answered({"H": 0.4, "a": 0.35, "b": 0.25}, {IM_END: 1})
-    show_probabilities(session)
-    lines = capsys.readouterr().err.split("\n")
-    assert max(map(wcswidth, lines)) <= 24 and len(lines) > 6
-
-
 def test_the_likeliest_tokens_of_a_place_are_listed_with_the_chosen_one(capsys):
     others = {chr(97 + n): 0.05 for n in range(12)}
     session = answered({"H": 1}, {"o": 0.4} | others, {IM_END: 1})
@@ -100,11 +76,6 @@ def test_a_number_without_a_token_is_told_with_the_range(number):
         show_likeliest(session, number)
 
 
-def test_without_an_answer_there_are_no_probabilities():
-    with pytest.raises(ValueError, match="there is no answer yet"):
-        show_probabilities(ChatSession(FixedEngine([]), TOKENIZER))
-
-
 def test_an_answer_that_is_read_again_has_its_probabilities_and_changes_no_later_one(tmp_path):
     model, answers = write_model(tmp_path / "model"), []
     for explains in (False, True):
@@ -116,12 +87,3 @@ def test_an_answer_that_is_read_again_has_its_probabilities_and_changes_no_later
     rows = session.engine.sequence_logits(ids)[-13:-1].astype(np.float64)
     expected = rows[range(12), ids[-12:]] - np.log(np.exp(rows).sum(1))
     np.testing.assert_allclose([one.logprob for one in found], expected, atol=1e-4)
-
-
-def test_small_probabilities_have_two_digits():
-    assert [percent(np.log(value)) for value in (1, 0.41237, 0.001, 0.0000123)] == [
-        "100.0 %",
-        "41.2 %",
-        "0.1 %",
-        "0.0012 %",
-    ]

@@ -1,11 +1,10 @@
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.terminal.saved_chats import Transcript, create_file, read_chat, save_chat
+from chatmill.app.terminal.saved_chats import Transcript, read_chat, save_chat
 from chatmill.conversation import CONTROL_TOKENS, Message, Part
 from chatmill.datasets.formats.registry import read_dataset
 
@@ -43,39 +42,12 @@ def test_an_exchange_without_an_answer_is_left_out(tmp_path):
     assert read_chat(file, 1) == HI
 
 
-def test_nothing_is_not_saved(tmp_path):
-    with pytest.raises(ValueError, match="the conversation is empty"):
-        save_chat([Message.from_text("system", "Be kind.")], f"{tmp_path}/chat.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_chats_of_one_second_have_names_of_their_own(tmp_path):
-    names = [create_file(f"{tmp_path}/new/").name for _ in range(20)]
-    assert len(set(names)) == 20
-    assert all(re.fullmatch(r"chat-\d{8}-\d{6}(-\d+)?\.jsonl", name) for name in names)
-
-
-def test_a_file_that_appears_meanwhile_is_not_overwritten(tmp_path):
-    transcript = Transcript(f"{tmp_path}/chat.jsonl")
-    (tmp_path / "chat.jsonl").write_text("mine")
-    with pytest.raises(ValueError, match=r"chat\.jsonl already exists"):
-        transcript.write(HI)
-    assert (tmp_path / "chat.jsonl").read_text() == "mine"
-
-
 def test_a_transcript_is_whole_after_each_answer_and_alone_in_its_folder(tmp_path):
     transcript = Transcript(str(tmp_path))
     for conversation in (HI, HI * 2, HI):
         transcript.write(conversation)
         assert read_chat(transcript.file, 1) == conversation
     assert list(tmp_path.iterdir()) == [transcript.file]
-
-
-@pytest.mark.parametrize("text", ["Human: Hi\nAssistant: Ho\n", "Human: Hi\n\nAssistant: Ho"])
-def test_chats_in_the_older_format_are_read(text, tmp_path):
-    file = Path(tmp_path, "old.txt")
-    file.write_text(text)
-    assert read_chat(file, 1) == HI
 
 
 @pytest.mark.parametrize(

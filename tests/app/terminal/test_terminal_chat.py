@@ -5,7 +5,6 @@ import re
 import select
 import signal
 import sys
-import termios
 import time
 from codecs import getincrementaldecoder
 from contextlib import contextmanager
@@ -171,10 +170,6 @@ def test_undo_and_regenerate(capsys):
     assert "at temperature 0 the answer is always the same" in shown
 
 
-def test_an_answer_that_cannot_be_made_anew_stays():
-    assert texts(chat(lines("A", "/regenerate"), "one", [MemoryError("too much")])) == ["A", "one"]
-
-
 def test_show_tells_calls_and_what_no_longer_fits(capsys):
     chat(lines("a" * 200, "What is 2+2?", "/show"), "Ho", "[2+2]It is 4.")
     shown = capsys.readouterr().err
@@ -191,37 +186,11 @@ def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     assert "A" not in prompt
 
 
-def test_tokens_of_a_text_are_those_of_its_bytes(capsys):
-    chat(lines(f"/tokens é {IM_END}"))
-    caption, texts, ids, *_ = capsys.readouterr().err.splitlines()
-    assert (caption, texts.split()[:3]) == ("13 tokens:", ["⟨c3⟩", "⟨a9⟩", "·"])
-    assert ids.split() == [str(byte) for byte in f"é {IM_END}".encode()]
-
-
-def test_tokens_of_a_loaded_chat_are_those_of_its_last_answer(capsys):
-    Path("old.txt").write_text("Human: Hi\nAssistant: Ho\n")
-    chat(lines("What?", "/load old.txt", "/tokens", "/why"), "Hm")
-    shown = capsys.readouterr().err
-    assert "2 tokens of the last answer:\nH  o\n72 111\n" in shown
-    assert "there is no answer yet: ask something, or /regenerate" in shown
-
-
-def test_a_cleared_chat_has_no_tokens_and_no_answer_to_repeat(capsys):
-    chat(lines("/system Be kind", "/set temperature 0", "A", "/clear", "/tokens", "/regenerate"), "Ho")
-    shown = capsys.readouterr().err.partition("was cleared")[2]
-    assert shown.count("there is no answer yet") == 2 and "always the same" not in shown and "answer token" not in shown
-
-
 def test_statistics_add_up(capsys):
     chat(lines("A", "B", "/stats"), "Ho", "Hm")
     shown = capsys.readouterr().err
     assert "scripted on cpu, 7.2 MB, context 300, template chatml\n" in shown
     assert re.search(r"2 answers in [\d.]+ m?s: 6 tokens generated", shown)
-
-
-def test_an_answer_cut_short_is_told(capsys):
-    chat(lines("/set max_tokens 2", "A"), "Hohoho", show_notices=True)
-    assert "cut off at max_tokens 2]" in capsys.readouterr().err
 
 
 def test_a_stopped_answer_is_kept_and_the_chat_goes_on(capsys):
@@ -242,19 +211,10 @@ def test_what_is_stopped_while_it_is_printed_is_kept_and_written_down(monkeypatc
     assert texts(session) == ["Hi", "Ho"]
 
 
-def test_an_answer_stopped_before_it_begins_leaves_nothing(capsys):
-    assert texts(chat(lines("A"), [KeyboardInterrupt()])) == []
-    assert "stopped before the answer began" in capsys.readouterr().err
-
-
 def test_ctrl_c_empties_the_line_and_then_says_how_to_leave(capsys):
     session = chat(f"abc{STOP}{STOP}Hi{ENTER}", "Ho")
     assert texts(session) == ["Hi", "Ho"]
     assert capsys.readouterr().err == "Ctrl-D or /bye leaves\n"
-
-
-def test_what_follows_bye_is_not_read():
-    assert texts(chat(lines("Hi", "/bye", "Hm"), "Ho")) == ["Hi", "Ho"]
 
 
 def test_a_saved_chat_can_be_gone_on_with(capsys, tmp_path):
@@ -269,12 +229,6 @@ def test_a_chat_is_never_saved_over_a_file(capsys):
     chat(lines("Hi", "/save mine.txt"), "Ho")
     assert Path("mine.txt").read_text() == "mine"
     assert "mine.txt already exists" in capsys.readouterr().err
-
-
-def test_a_question_without_answer_is_left_out_of_a_loaded_chat(capsys):
-    Path("old.txt").write_text("Human: Hi\nAssistant: Hello\nHuman: And?\n")
-    assert texts(chat(lines("/load old.txt"))) == ["Hi", "Hello"]
-    assert "the last message has no answer" in capsys.readouterr().err
 
 
 def test_the_second_conversation_of_a_file_is_loaded():
@@ -314,26 +268,6 @@ def test_a_chat_is_saved_for_the_page_with_the_command_that_opens_it(capsys):
     assert told.endswith(f"chatmill serve --open --load {file} --model 'data/my model'\n")
 
 
-def test_a_branch_is_a_conversation_of_its_own_in_the_transcript():
-    transcript = Transcript("log.jsonl")
-    session = chat(lines("A", "B", "/branch 2", "C"), "one", "two", "three", transcript=transcript)
-    found = [[message.text for message in read_chat(Path("log.jsonl"), number)] for number in (1, 2)]
-    assert found == [["A", "one", "B", "two"], texts(session)]
-
-
-def test_messages_to_go_back_to_are_listed_with_their_numbers(capsys):
-    chat(lines("A", "x" * 99, "/branch", "/branch 3"), "one", "two")
-    shown = capsys.readouterr().err
-    assert f"1   A\n2   {'x' * 60} …\n" in shown
-    assert "expected the number of one of your messages, 1 to 2, got '3'" in shown
-
-
-def test_nothing_is_dropped_where_the_whole_chat_cannot_be_saved(capsys):
-    Path("mine.txt").write_text("mine")
-    assert texts(chat(lines("A", "/branch 1 mine.txt"), "one")) == ["A", "one"]
-    assert "mine.txt already exists" in capsys.readouterr().err
-
-
 def test_tab_completes_commands_settings_and_files(capsys):
     Path("chat.txt").write_text("Human: Hi\nAssistant: Hello\n")
     session = chat(lines("/lo\tch\t", "/set max\t 7"))
@@ -355,19 +289,6 @@ def test_a_long_paste_is_one_character_to_delete_and_whole_in_the_message():
     one, two = "\n".join("abcdefghijklm"), "\n".join("nopqrstuvwxyz")
     session = chat(f"Hi {pasted(one)}{pasted(two)}\x7f!{ENTER}", "Ho")
     assert texts(session) == [f"Hi {one}!", "Ho"]
-
-
-def test_a_long_paste_is_whole_in_the_history_file_and_folded_when_it_is_recalled(state):
-    text = "\n".join("abcdefghijklm")
-    chat(lines(f"Hi {pasted(text)}"), "Ho")
-    assert "+Hi a\n+b\n" in (state / "chatmill/history").read_text()
-    assert texts(chat(f"\x1b[A!\x1b[D\x1b[Da{ENTER}", "Ho")) == [f"aHi {text}!", "Ho"]
-
-
-def test_a_chat_goes_on_without_history(state, capsys):
-    state.write_text("a file where the folder should be")
-    assert texts(chat(lines("Hi"), "Ho")) == ["Hi", "Ho"]
-    assert "history is not saved for the next chat" in capsys.readouterr().err
 
 
 def test_a_terminal_never_acts_on_an_answer(monkeypatch):
@@ -488,15 +409,6 @@ def test_keys_typed_during_an_answer_are_not_in_it_and_are_those_of_the_next_pro
         assert "«typed meanwhile»" in terminal.wait_for("19 tokens:")
         terminal.type("e" + ENTER)
         assert terminal.end() == 0
-
-
-def test_the_terminal_echoes_again_after_the_chat(model):
-    with at_terminal(model) as terminal:
-        terminal.wait_for("\n>")
-        terminal.type(LEAVE)
-        assert terminal.end() == 0
-        iflag, _, _, lflag, *_ = termios.tcgetattr(terminal.stream)
-        assert all((lflag & termios.ECHO, lflag & termios.ICANON, iflag & termios.ICRNL))
 
 
 def test_a_chat_begins_with_a_saved_one(model):

@@ -4,7 +4,6 @@ from dataclasses import replace
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.verdict.views import runs_of
 from chatmill.conversation import Message, Record, render
 from support.tiny import CONFIG, write_model
 
@@ -56,13 +55,6 @@ def test_json_has_what_it_follows_from(folder, capsys):
     assert abs(words - worst["bits"]) < 1 and abs(worst["bits"]) == max(abs(one["bits"]) for one in found["documents"])
 
 
-def test_a_model_does_not_differ_from_itself(folder, capsys):
-    assert compare(folder, "@a", "@a,@a", "--data", "@test.jsonl", "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    (difference,) = found["differences"]
-    assert difference["bits"]["relative"] == 0 and not difference["bits"]["is_clear"] and not found["documents"]
-
-
 def test_pages_and_markdown_are_the_same_verdict(folder, capsys):
     files = folder / "verdict.html", folder / "verdict.md"
     assert compare(folder, "@a", "@b", "@a", "--data", "@test.jsonl", "--html", files[0], "--markdown", files[1]) == 0
@@ -97,9 +89,3 @@ def test_what_cannot_be_compared_is_one_line_before_anything_is_measured(folder,
     assert compare(folder, *arguments) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-
-def test_a_path_with_a_comma_is_one_run(tmp_path):
-    (tmp_path / "a,b").mkdir()
-    assert runs_of(str(tmp_path / "a,b")) == [str(tmp_path / "a,b")]
-    assert runs_of("a, b") == ["a", "b"]

@@ -20,11 +20,6 @@ def test_a_word_has_the_bits_of_its_bytes():
     assert (one.bits, other.bits) == (pytest.approx(1), pytest.approx(-2))
 
 
-def test_control_tokens_stand_between_the_parts_and_blank_ones_are_left_out():
-    text = scored(b"Hi\nyou", np.ones(6), [2, 3])
-    assert [[word.text for word in part] for part in word_differences(text, text)] == [["Hi"], ["you"]]
-
-
 @given(st.text(min_size=1), st.lists(st.integers(0, 20)), st.integers(0, 2**32))
 def test_words_have_all_of_the_difference_and_the_text(text, breaks, seed):
     content, random = text.encode("utf-8", "replace"), np.random.default_rng(seed)

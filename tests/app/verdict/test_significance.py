@@ -2,8 +2,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chatmill.app.verdict.verdict import (
     SEED_FREEDOM,
@@ -28,23 +26,12 @@ def test_the_sign_test_counts_the_ways(better, worse, p):
     assert sign_test(better, worse) == p
 
 
-@given(st.integers(0, 400), st.integers(0, 400))
-def test_the_sign_test_has_no_side(better, worse):
-    assert 0 <= sign_test(better, worse) == sign_test(worse, better) <= 1
-
-
 def test_a_change_of_all_conversations_is_as_uncertain_as_the_seed():
     found = bits_difference([NATS], [1.02 * NATS])
     margin = student_quantile(SEED_FREEDOM) * math.sqrt(2) * SEED_NOISE
     assert (found.value, found.interval) == (pytest.approx(0.02), pytest.approx((0.02 - margin, 0.02 + margin)))
     assert not found.is_clear and found.noise.of_rerun == pytest.approx(margin)
     assert bits_difference([NATS], [1.03 * NATS]).is_clear
-
-
-def test_what_the_conversations_disagree_on_is_not_clear():
-    changed = NATS * np.random.default_rng(1).normal(1.005, 0.3, len(NATS))
-    assert not bits_difference([NATS], [changed]).is_clear
-    assert bits_difference([NATS[:5]], [NATS[:5]]).interval is None
 
 
 def test_several_runs_say_as_well_how_much_they_vary():
@@ -65,8 +52,3 @@ def test_shares_are_compared_item_by_item():
     assert (found.first, found.second, found.items, found.p) == (pytest.approx(1 / 3), 1, 9, 2 / 64)
     assert found.is_clear and not share_difference([first], [first]).is_clear
     assert share_difference([first[:0]], [second[:0]]) is None
-
-
-def test_runs_of_a_side_are_one_witness_for_each_item():
-    items = np.array([1, 0, 0, 0], bool)
-    assert share_difference([items] * 3, [~items] * 3).p == share_difference([items], [~items]).p

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.datasets.formats.example import Document, Example, Reject, extent_of
+from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
@@ -226,23 +226,6 @@ def test_a_row_of_a_table_gives_this_by_its_mapping(tmp_path, mapping, row, expe
     assert list(map(shown, read(tmp_path / "a.jsonl", "table", mapping))) == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "detail"),
-    [
-        ({"turns": []}, "no column 'm' in an object of 'turns'"),
-        ({"m": 3}, "m: expected a list or a text, got the number 3"),
-        ({"m": [message("user", None)]}, "content: expected text, got null"),
-        ({"m": [{"role": "user"}]}, "no column 'content' in an object of 'role'"),
-        ({"m": "no mark"}, "expected the name of a speaker and a colon, not 'no mark'"),
-        ({"m": [message("b", "x"), message("a", "x")]}, "unknown roles 'a', 'b': add them to roles"),
-    ],
-)
-def test_a_reject_says_what_is_there(tmp_path, row, detail):
-    (tmp_path / "a.jsonl").write_text(lines(row))
-    [item] = read(tmp_path / "a.jsonl", "table", MESSAGES)
-    assert item.detail == detail
-
-
 @pytest.mark.parametrize("field", ["weight", "train", "meta.learn"])
 def test_a_message_says_whether_it_is_trained(tmp_path, field):
     flags = [{"meta": {"learn": flag}} if "." in field else {field: flag} for flag in (0, True)]
@@ -250,12 +233,6 @@ def test_a_message_says_whether_it_is_trained(tmp_path, field):
     columns = f"columns: {{messages: m{', train: meta.learn' * ('.' in field)}}}"
     [item] = read(tmp_path / "a.jsonl", "table", columns)
     assert [turn.train for turn in item.turns] == [None, False, True]
-
-
-def test_calls_and_outputs_count_as_the_messages_that_they_were(tmp_path):
-    (tmp_path / "a.jsonl").write_text(messages(call("f", "{}", None), message("tool", "2"), BOT, tools=[{"name": "f"}]))
-    [item] = read(tmp_path / "a.jsonl", "messages")
-    assert extent_of(item.turns) == (4, len('x{"name": "f", "arguments": {}}2Yo'))
 
 
 def test_rows_with_one_value_in_the_column_of_groups_are_one_group(tmp_path):
@@ -297,18 +274,6 @@ def test_what_is_wrong_with_a_dataset_is_said(tmp_path, name, columns, content, 
     (tmp_path / "a.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=problem):
         read(tmp_path / "a.json", name, columns)
-
-
-def test_json_that_is_named_as_a_document_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text(JSON)
-    with pytest.raises(ValueError, match=r"a\.txt: JSON, and no text: name it \.jsonl or \.json"):
-        read(tmp_path / "a.txt", "documents")
-
-
-@pytest.mark.parametrize("columns", ["{}", "{messages: m, prompt: q}", "{prompt: q}", "{response: a}"])
-def test_columns_say_where_all_of_a_conversation_is(columns):
-    with pytest.raises(ValueError, match=r"expected messages( alone)?, or prompt and response"):
-        TableMapping.model_validate({"columns": yaml.safe_load(columns)})
 
 
 @pytest.mark.parametrize("name", ["messages", "sharegpt", "alpaca", "dolly", "hh", "markers", "gsm8k", "oasst"])

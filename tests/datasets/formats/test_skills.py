@@ -5,8 +5,6 @@ from fractions import Fraction
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from chatmill.conversation import declared_tools, render
 from chatmill.datasets.formats.skills import PROBLEM_GENERATORS, generate
@@ -159,21 +157,6 @@ def test_the_calculator_is_called_where_it_is_declared_and_there_is_something_to
     assert 0.48 < declared / len(items) < 0.52
 
 
-def test_without_the_calculator_only_small_sums_have_an_answer(items):
-    refused = 0
-    for item in items:
-        for question, answer in exchanges(item.conversation) if not declared_tools(item.conversation) else ():
-            if "no calculator here" in answer.text:
-                refused += 1
-                assert not re.search(r"\d", answer.text)
-                assert not (item.skill["name"] == "small_sums" and answer is item.conversation[-1]), question.text
-    assert refused > 1000
-    numbers = {
-        tuple(re.findall(r"\d+", item.skill["answers"][0])) for item in items if item.skill["name"] == "small_sums"
-    }
-    assert len(numbers) > 400 and max(int(number) for three in numbers for number in three) <= 25
-
-
 def test_the_first_conversations_of_a_seed_are_these_bytes():
     first = next(generate(FILE, limit=1, seed=1))
     assert render(first.conversation) == (
@@ -189,11 +172,6 @@ def test_the_first_conversations_of_a_seed_are_these_bytes():
         "<|im_start|>assistant\n89 is less than 92.<|im_end|>\n"
     )
     assert first.group == "skills/comparing/89 92"
-
-
-def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(items):
-    assert list(generate(FILE, limit=100, seed=1)) == items[:100]
-    assert list(generate(FILE, limit=100, seed=2)) != items[:100]
 
 
 def test_every_skill_has_enough_tests_of_either_phrasing(items):
@@ -256,28 +234,3 @@ def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, mes
     with pytest.raises(ValueError, match=rf"skills\.yaml: {message}") as error:
         next(generate(file, limit=1, seed=1))
     assert "\n" not in str(error.value)
-
-
-@given(st.text(), st.text(" \n\t"))
-def test_an_answer_is_right_only_as_it_stands(text, blanks):
-    skill = {"answers": ["It is 36.", "36"]}
-    assert is_correct(skill, f"{blanks}It is 36.{blanks}") and is_correct(skill, "36")
-    assert is_correct(skill, text) == (text.strip() in ("It is 36.", "36"))
-
-
-@pytest.mark.parametrize(
-    ("reply", "right"),
-    [
-        ("Mira found a kite.", True),
-        ('"A kite!" said Mira. She ran.\nThe end!', True),
-        ("Mira found 2.5 kites and a kite. ", True),
-        ("Mira found a kite", False),
-        ("Mira found a kite. Then", False),
-        ("Mirabel found a kite.", False),
-        ("Mira found kites.", False),
-        ("", False),
-        ("Mira kite. " * 9, False),
-    ],
-)
-def test_a_story_has_its_words_in_one_to_eight_whole_sentences(reply, right):
-    assert is_correct({"contains": ["Mira", "kite"]}, reply) == right

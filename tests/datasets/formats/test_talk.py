@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from chatmill.conversation import check_turns, render
+from chatmill.conversation import render
 from chatmill.datasets.formats.talk import generate
 from chatmill.talk.grammar import Matcher, fold
 from chatmill.talk.persona import read_persona
@@ -40,28 +40,6 @@ def test_the_first_conversations_of_a_seed_are_these(file):
     first = next(generate(file, limit=1, seed=1))
     assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
     assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?"), ("I do not kno.", "A stick.")]
-
-
-def test_a_smaller_limit_gives_the_first_ones_and_another_seed_others(file, items):
-    assert list(generate(file, limit=100, seed=1)) == items[:100]
-    assert list(generate(file, limit=100, seed=2)) != items[:100]
-
-
-def test_conversations_are_whole_and_of_mixed_length(items):
-    for item in items:
-        check_turns(item.conversation)
-    lengths = Counter(len(exchanges(item)) for item in items if side(item) == "train")
-    total = lengths.total()
-    assert 0.2 < lengths[1] / total < 0.6
-    assert 0.3 < sum(lengths[length] for length in range(2, 20)) / total < 0.7
-    assert 0.04 < sum(lengths[length] for length in range(20, 46)) / total < 0.1
-
-
-def test_every_fifteenth_conversation_is_held_back(items):
-    for number, item in enumerate(items, 1):
-        assert (item.skill is not None) == (side(item) in ("test", "validation")) == (number % 15 == 0)
-        assert item.skill is None or item.skill["persona"] == "talk.yaml"
-    assert Counter(map(side, items))["test"] > 100
 
 
 def test_no_held_back_phrasing_is_said_in_training(items, persona):
@@ -115,23 +93,6 @@ def test_the_last_telling_of_a_fact_holds(items):
                 assert name is None
                 asked["untold"] += 1
     assert changed > 20 and asked["told"] > 100 and asked["untold"] > 20
-
-
-def test_a_persona_of_one_intent_is_enough(tmp_path):
-    file = write_persona(tmp_path, "intents: {hi: {known: [hi], held_back: [hello], answers: [Hi!]}}")
-    assert [len(item.conversation) // 2 for item in generate(file, limit=15, seed=0)][-1] == 1
-    assert {item.conversation[-1].text for item in generate(file, limit=40, seed=0)} == {"Hi!"}
-
-
-def test_nothing_is_left_over_around_optional_parts(tmp_path):
-    intent = "known: ['[no], i mean [a b] , c [d] ?'], held_back: [x], answers: ['[ Well] , it is [so ] .']"
-    texts = {
-        message.text
-        for item in generate(write_persona(tmp_path, f"intents: {{hi: {{{intent}}}}}"), limit=14, seed=3)
-        for message in item.conversation
-    }
-    assert {"It is.", "Well, it is so.", "No, I mean, c d?", "I mean a b, c?"} <= texts
-    assert not [text for text in texts if re.search(r"^\W| [,.?]|  ", text)]
 
 
 def test_a_known_phrasing_is_never_drawn_as_a_text_that_is_held_back(tmp_path):

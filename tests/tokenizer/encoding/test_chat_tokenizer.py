@@ -8,7 +8,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, LossKind, Message, Segment, conversation_segments
+from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment, conversation_segments
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
@@ -23,7 +23,6 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import (
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.conversations import HOSTILE, MESSAGES
-from support.official_patterns import OFFICIAL
 
 WORDS = (
     "the user said that there was naïve talk about the weather in the café and that they'd rather walk there today\n"
@@ -108,13 +107,6 @@ def test_the_fast_path_equals_the_slow_one(trained, name, template, conversation
     assert fast.loss.tolist() == [loss for _, losses in slow for loss in losses]
 
 
-def test_nothing_to_encode_is_no_error(tokenizer):
-    assert [array.tolist() for array in tokenizer.encode_conversations([])] == [[], [], [0]]
-    newline = Segment("\n", LossKind.PROMPT)
-    fast = tokenizer.encode_conversations([[], [newline], [Segment("", LossKind.TRAINED)], []])
-    assert [array.tolist() for array in fast] == [tokenizer.encode("\n"), [LossKind.PROMPT], [0, 0, 1, 1, 1]]
-
-
 def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(tokenizer):
     parts = [
         Segment("<|bos|>", LossKind.IGNORED, control=True),
@@ -127,15 +119,6 @@ def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(t
     assert (fast.ids.tolist(), fast.loss.tolist()) == (ids, losses)
 
 
-def test_a_tokenizer_without_control_tokens_says_so():
-    tokenizer = ChatTokenizer(byte_level_vocabulary([], "byte", "lookup", PATTERNS["qwen2"]))
-    conversation = [Message.from_text("user", "Hi")]
-    with pytest.raises(ValueError, match=r"no control token <\|bos\|>"):
-        tokenizer.encode_conversation(conversation)
-    with pytest.raises(ValueError, match=r"no control token"):
-        tokenizer.encode_conversations([conversation_segments(conversation)])
-
-
 def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
     tokenizer = ChatTokenizer(add_special_tokens(byte_level_vocabulary([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
     parts = [Segment("a", LossKind.PROMPT), Segment("ba", LossKind.TRAINED)]
@@ -146,15 +129,6 @@ def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
 def test_half_a_surrogate_pair_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"half of a surrogate pair, '\\ud800' at character 2"):
         tokenizer.encode("ab\ud800")
-
-
-@pytest.mark.parametrize("run", [" ", "\n ", "a", "é"])
-def test_endless_runs_are_refused_and_long_ones_taken(trained, run):
-    tokenizer = trained["byte"]
-    longest = (run * 100_000)[:100_000]
-    assert len(tokenizer.encode("x" + longest + "y")) == len(longest.encode()) + 2
-    with pytest.raises(ValueError, match="run of over 100,000"):
-        tokenizer.encode("x" * 70_000 + longest + run)
 
 
 def test_a_folder_gives_the_tokenizer_back(trained, tokenizer, tmp_path):
@@ -171,15 +145,6 @@ def test_an_edited_folder_is_refused(trained, tmp_path):
     canonical.write_text(canonical.read_text().replace('"Ġthe"', '"Ġtha"'))
     with pytest.raises(ValueError, match=r"tokenizer\.json is damaged or was edited"):
         load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"), [("nothing", "no such file"), ("x.csv", "not a tokenizer, but a file that begins with")]
-)
-def test_what_is_no_tokenizer_is_named(tmp_path, name, message):
-    (tmp_path / "x.csv").write_text("x")
-    with pytest.raises(ValueError, match=f"{name}.*{message}"):
-        load(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -217,12 +182,6 @@ def test_tokenizers_that_lose_text_are_refused(trained, tmp_path, change, messag
 PIECES = st.text("aB'sſtrRe19٣½ \t\n\r\u00a0.!<é\u0301中🙂", max_size=20)
 
 
-@pytest.mark.parametrize("name", OFFICIAL)
-@given(PIECES)
-def test_portable_patterns_cut_as_the_official_ones(name, text):
-    assert regex.findall(PATTERNS[name], text) == [match[0] for match in regex.finditer(OFFICIAL[name], text)]
-
-
 @pytest.mark.parametrize("name", PATTERNS)
 @given(PIECES.map(lambda text: text * 30))
 @settings(max_examples=30)
@@ -230,11 +189,6 @@ def test_bounded_patterns_keep_every_piece_under_100_bytes(name, text):
     pieces = regex.findall(bounded(PATTERNS[name]), text)
     assert "".join(pieces) == text
     assert max((len(piece.encode()) for piece in pieces), default=0) <= 100
-
-
-def test_a_pattern_of_ones_own_leaves_nothing_out():
-    assert resolve(r"\p{L}+") == r"\p{L}+|[\s\S]"
-    assert resolve(resolve(r"\p{L}+")) == resolve(r"\p{L}+")
 
 
 @pytest.mark.parametrize(
@@ -255,16 +209,6 @@ def check_flat(tokenizer, texts, expected):
     ids, offsets = tokenizer.encode_flat(texts)
     assert ids.tolist() == [i for each in expected for i in each]
     assert np.diff(offsets.astype(np.int64)).tolist() == [len(each) for each in expected]
-
-
-def test_the_ids_of_many_texts_as_one_array(trained):
-    texts = [PATTERN_SAMPLE, "", *NAUGHTY, "<|im_end|>"]
-    for tokenizer in trained.values():
-        check_flat(tokenizer, texts, tokenizer.encode(texts))
-        check_flat(tokenizer, [], [])
-        for bad in ("a\ud800", "x" * 200_000):
-            with pytest.raises(ValueError, match=r"half of a surrogate pair|a run of over"):
-                tokenizer.encode_flat(["fine", bad])
 
 
 def test_fastokens_gives_the_ids_of_tiktoken_and_takes_over(trained):

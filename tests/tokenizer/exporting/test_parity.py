@@ -10,7 +10,6 @@ import pytest
 import sentencepiece
 import tiktoken
 import tiktoken.load
-import torch
 from hypothesis import given, settings
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
@@ -153,17 +152,3 @@ def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text)
             ]
         found += join_by_score(units, ids, records)
     assert found == original.encode(text[:500])
-
-
-def test_nanochat_finds_its_two_files(exported):
-    """It looks for tokenizer/tokenizer.pkl and tokenizer/token_bytes.pt, and for `<|bos|>` by name."""
-    base = runtime(exported, "tiktoken_pickle").parent
-    with (base / "tokenizer" / "tokenizer.pkl").open("rb") as stream:
-        encoding = pickle.load(stream)
-    with (base / "tokenizer" / "token_bytes.pt").open("rb") as stream:
-        token_bytes = torch.load(stream, map_location="cpu")
-    original = exported.original
-    assert encoding.encode_single_token("<|bos|>") == original.special["<|bos|>"]
-    assert (token_bytes.dtype, token_bytes.shape) == (torch.int32, (encoding.n_vocab,))
-    assert token_bytes[original.num_text :].tolist() == [0] * (original.vocab_size - original.num_text)
-    assert token_bytes[original.encode("naïve cafés 👋")].sum() == len("naïve cafés 👋".encode())

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from sentencepiece import SentencePieceProcessor
 from tokenizers import Tokenizer
 
 from chatmill.app.cli import main
@@ -65,14 +64,6 @@ def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_pat
             assert name not in exact or expected == encode(texts), name
 
 
-@pytest.mark.parametrize("kind", ["blanks", "phi3", "user_defined", "versioned_model"])
-def test_text_that_is_found_before_the_rest_is_split_counts_as_text(kind, tmp_path):
-    tokenizer = load(BUILDERS[kind](tmp_path).path)
-    assert tokenizer.vocabulary.added_tokens
-    assert sum(tokenizer.is_text) == tokenizer.num_text
-    assert all(tokenizer.is_text[token.id] for token in tokenizer.vocabulary.added_tokens)
-
-
 @pytest.mark.parametrize("kind", ["blanks", "roberta", "user_defined", "user_defined_unigram", "versioned_model"])
 def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp_path):
     pieces = {"user_defined_symbols": ["<sep>", "\u2581\u2581", "[REF]"], "model_type": "unigram"}
@@ -105,28 +96,6 @@ def test_a_token_that_is_only_found_by_looking_up_is_found_although_some_merge_m
     assert {name: encode(["zqz"]) for name, encode in exact.items()} == {name: [[258]] for name in exact}
     assert "tokenizer.json" in exact
     assert not json.loads((tmp_path / "out/formats.json").read_text())["llama2c"]["exact"]
-
-
-def test_a_user_defined_piece_with_a_blank_is_refused(tmp_path):
-    pieces = {"user_defined_symbols": ["the cat"], "model_type": "bpe"}
-    path = external_tokenizers.train_model(tmp_path, **external_tokenizers.VERBATIM | pieces)
-    assert 3 not in SentencePieceProcessor(model_file=str(path)).encode("the cat")
-    with pytest.raises(ValueError, match="its piece 'the cat' contains a space, which is written as U"):
-        load(path)
-
-
-def marked(folder, pre_tokenizer):
-    """A tokenizer.json that writes spaces as U+2581 before it splits the text, as Gemma's."""
-    content = json.loads(BUILDERS["phi3"](folder).path.read_bytes())
-    content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    return external_tokenizers.built(folder, content | {"pre_tokenizer": pre_tokenizer, "added_tokens": []})
-
-
-def test_a_split_at_spaces_that_are_marked_before_it_changes_no_id(tmp_path):
-    split = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
-    original = marked(tmp_path, split)
-    text = "the cat  talks to a cat\n 12"
-    assert load(original.path).encode(text) == original.encode(text)
 
 
 @pytest.mark.parametrize("kind", REFUSED)

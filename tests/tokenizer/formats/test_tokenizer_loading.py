@@ -5,19 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from chatmill.app.cli import main
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.exporting import parity
-from chatmill.tokenizer.exporting.exports import make_rank_encoder
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe
-from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support.external_tokenizers import (
     bert_like,
     bpe_like,
@@ -84,15 +81,6 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
             assert differing < len(lines) / 200
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not TOKENIZERS.exists(), reason="the published tokenizers are not here")
-@pytest.mark.parametrize("name", ["r50k_base", "cl100k_base", "o200k_base"])
-def test_a_published_file_of_ranks_is_written_again_byte_for_byte(name, tmp_path):
-    export(f"tiktoken/{name}.tiktoken", tmp_path / "out", "--formats", "tiktoken")
-    written = (tmp_path / "out/tokenizer.tiktoken").read_bytes()
-    assert written.strip() == (TOKENIZERS / f"tiktoken/{name}.tiktoken").read_bytes().strip()
-
-
 MAKERS = {
     "gpt2": (gpt2_like, BYTES_FORMATS),
     "ranks": (ranks_like, BYTES_FORMATS),
@@ -127,16 +115,6 @@ def test_small_external_tokenizers_keep_their_ids(external, text):
     if set(expected).isdisjoint(external.vocabulary.special.values()):  # which Unigram finds even so
         for file in external.files:
             assert external.runtimes[file]([text]) == [expected], file
-
-
-def test_what_cannot_be_written_is_shown_by_a_text(external):
-    vocabulary = external.vocabulary
-    refused = {name: entry for name, entry in external.formats.items() if "files" not in entry}
-    assert ("tiktoken" in refused) == ("tokenizer.tiktoken" not in external.files)
-    for name, entry in refused.items():
-        text, pattern = entry["example"], None if name == "sentencepiece" else vocabulary.pattern
-        assert make_rank_encoder(vocabulary, pattern)(text) != ReferenceEncoder(vocabulary).encode(text)
-        assert entry["reason"]
 
 
 def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(external, tmp_path):
@@ -182,17 +160,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize(
-    ("line", "message"), [("a", "vocab.bpe:3: not two tokens"), ("a  b", ":3: "), ("zz q", "its merge 1")]
-)
-def test_a_wrong_merge_is_named(line, message, tmp_path):
-    gpt2_like(tmp_path)
-    lines = (tmp_path / "vocab.bpe").read_text().splitlines()
-    (tmp_path / "vocab.bpe").write_text("\n".join([*lines[:2], line, *lines[2:]]))
-    with pytest.raises(ValueError, match=f"encoder.json: .*{message}"):
-        read_vocabulary(tmp_path)
-
-
 def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
     tokenizer = load(llama_like(tmp_path))
     text = "the cat sat\u2581on  12 naïve 🙂"
@@ -217,13 +184,6 @@ def plain_bpe(**options):
     return {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": True} | options
 
 
-def byte_bpe(pieces, merges, **places):
-    letters = json.loads(to_json(byte_level_vocabulary([], "byte", "lookup", PATTERNS["gpt2"])))["model"]["vocab"]
-    model = {"type": "BPE", "vocab": letters | {piece: 256 + i for i, piece in enumerate(pieces)}, "merges": merges}
-    pre_tokenizer = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-    return hugging_face(model, pre_tokenizer=pre_tokenizer) | {"added_tokens": []} | places
-
-
 FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
 REFUSED = {
     "fuse_unk is not set": hugging_face(plain_bpe(fuse_unk=False)),
@@ -234,14 +194,6 @@ REFUSED = {
     "its preprocessing does not write spaces": hugging_face(plain_bpe(), pre_tokenizer=None),
     "its dropout makes ids random": hugging_face(plain_bpe(dropout=0.1)),
 }
-
-
-def test_a_token_that_no_merge_makes_is_unused(tmp_path):
-    content = byte_bpe(["bc", "ab", "abc"], [["b", "c"], ["a", "b"], ["ab", "c"]])
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    vocabulary = read_vocabulary(tmp_path)
-    assert vocabulary.kinds[258] == Kind.UNUSED
-    assert ReferenceEncoder(vocabulary).encode("abc") == [97, 256]  # bc is merged first, and then nothing makes abc
 
 
 @pytest.mark.parametrize("message", REFUSED)
@@ -257,26 +209,3 @@ def test_a_chat_token_that_is_a_token_of_text_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(to_json(trained))
     assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--add-chat-tokens"]) == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_line_that_no_tokenizer_takes_is_named(tmp_path, capsys):
-    (tmp_path / "text.txt").write_bytes(b"a\r\n" + b" " * 200_000 + b"\n")
-    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
-    assert main(["export-tokenizer", *arguments]) == 1
-    assert "text.txt:2: text holds a run of over 100,000 whitespace characters" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("scheme", ["first", "always", "never"])
-def test_a_metaspace_that_cuts_nothing_is_a_space_put_first(scheme, tmp_path):
-    pieces = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "ab", "▁ab", "▁a"]
-    merges = [("a", "b"), ("▁", "ab"), ("▁", "a")]
-    vocabulary = {piece: i for i, piece in enumerate(pieces)}
-    model = models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
-    theirs = Tokenizer(model)
-    theirs.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False)
-    theirs.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    ours = load(tmp_path)
-    assert ours.leading_space == (scheme != "never")
-    for text in ("ab ab", "a  bab", "é ab\n"):
-        assert ours.encode(" " * ours.leading_space + text) == theirs.encode(text).ids

@@ -109,21 +109,6 @@ def test_javascript_renders_what_prepare_reads():
     assert run_node(RENDER, values) == expected
 
 
-PLAIN_TEXT = TEXT.map(lambda text: "".join(c for c in text if c.isprintable()))  # JSON needs no \\u for it
-VALUES = st.recursive(st.none() | st.booleans() | st.integers() | PLAIN_TEXT, lambda value: st.lists(value, max_size=2))
-JSON_STYLES = st.sampled_from([{}, {"separators": (",", ":")}, {"indent": 2}, {"separators": (" ,", " : ")}])
-
-
-@given(arguments=st.dictionaries(PLAIN_TEXT, VALUES, max_size=3), style=JSON_STYLES)
-@settings(max_examples=30)
-def test_arguments_in_a_string_are_rendered_as_their_object(loaded, arguments, style):
-    def text(arguments):
-        return rendered_by(loaded["bpe", "chatml"][0], [assistant("", call(arguments, "search"))])
-
-    expected = rendered([assistant("", call(arguments, "search"))], "chatml")
-    assert text(arguments) == text(json.dumps(arguments, ensure_ascii=False, **style)) == expected
-
-
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
@@ -212,11 +197,3 @@ def test_onnxruntime_genai_renders_what_prepare_reads(genai):
             assert text == rendered(messages, "chatml", add_generation_prompt=prompt)
         ids = other.encode(other.apply_chat_template(json.dumps(messages), add_generation_prompt=False))
         assert list(ids) == tokenizer.encode_conversation(read(messages))[0]
-
-
-def test_control_tokens_have_their_roles(loaded):
-    other, tokenizer = loaded["bpe", "chatml"]
-    ids = [other.bos_token_id, other.eos_token_id, other.pad_token_id]
-    assert ids == [tokenizer.special[name] for name in ("<|bos|>", "<|im_end|>", "<|pad|>")]
-    assert len(other) == tokenizer.vocab_size
-    assert other.decode(ids, skip_special_tokens=True) == ""
