@@ -11,7 +11,7 @@ from support.project import copy_project
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # tests run beside each other: more threads, and threads that wait for
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # work without sleeping, take the processor from the next test
 os.environ.setdefault("DVC_NO_ANALYTICS", "1")  # else each command of DVC starts a process that sends a report
-examples = int(os.environ.get("CHATMILL_EXAMPLES", "50"))  # .ci/run takes more
+examples = int(os.environ.get("CHATMILL_EXAMPLES", "20"))  # .ci/run takes more
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=examples)
 settings.load_profile("default")
 

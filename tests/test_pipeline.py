@@ -337,6 +337,7 @@ def test_tests_lie_in_folders_named_as_the_packages_they_test():
     assert others == {Path("support"), Path("stages"), Path("benchmarks")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [

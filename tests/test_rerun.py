@@ -12,6 +12,7 @@ from dvc.dependency import ParamsDependency
 from dvc.repo import Repo
 
 from chatmill.training.validation import HEADER
+from support.paths import ROOT
 from support.project import TINY
 
 PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smalltalk", "letters", "visits")]
@@ -161,9 +162,9 @@ def planned(project, **options):
 
 
 @pytest.fixture(scope="module")
-def stages(project):
+def stages():
     """All stages, as DVC reads them, and the graph of which needs which."""
-    with chdir(project.folder), Repo() as repo:
+    with chdir(ROOT), Repo() as repo:
         return repo.index.stages, repo.index.graph
 
 
@@ -187,11 +188,13 @@ def _overlaps(name, part):
     )
 
 
+@pytest.mark.slow
 def test_the_first_run_runs_every_stage_and_the_second_none(project):
     assert sorted(project.first_run) == sorted([*PREPARE, "mix", *AFTER_MIX])
     assert project.repro() == []
 
 
+@pytest.mark.slow
 def test_every_file_of_a_stage_has_the_mode_that_the_umask_gives(project, tmp_path):
     (tmp_path / "any").touch()
     data = project.folder / "data"
@@ -204,6 +207,7 @@ def test_an_edited_parameter_reruns(stages, key, expected):
     assert affected(stages, key) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "value", "expected"), PLANNED_PARAMETERS)
 def test_dvc_plans_to_rerun(project, edited, key, value, expected):
     edited("params.yaml", lambda content: content)
@@ -211,11 +215,13 @@ def test_dvc_plans_to_rerun(project, edited, key, value, expected):
     assert sorted(planned(project, force_downstream=True)) == sorted(expected)
 
 
+@pytest.mark.slow
 def test_a_readme_beside_the_code_reruns_nothing(project, edited):
     edited("stages/chatmill/training/README.md", lambda content: content + b"More.\n")
     assert planned(project) == []
 
 
+@pytest.mark.slow
 def test_another_tokenizer_to_compare_reruns_what_reads_it_alone(project, edited):
     edited("params.yaml", lambda content: content)
     place = project.folder / "data/raw/external/compare_tokenizers/another.json"
@@ -235,12 +241,14 @@ def test_an_edited_file_is_seen_by(stages, file, expected):
     assert affected(stages, file, downstream=False, outputs=True) == sorted(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["stages/chatmill/pipeline/progress.py", "data/chat/test.jsonl", f"{TYPES}/bpe.py"])
 def test_dvc_sees_an_edited_file_in_the_same_stages(project, edited, stages, file):
     edited(file, lambda content: content + b"# a comment\n")
     assert sorted(planned(project)) == affected(stages, file, downstream=False, outputs=True)
 
 
+@pytest.mark.slow
 def test_the_tokenizers_type_there_and_back(project, edited):
     edited("params.yaml", lambda content: content)
     before = (project.folder / "dvc.lock").read_text()
@@ -252,6 +260,7 @@ def test_the_tokenizers_type_there_and_back(project, edited):
     assert (project.folder / "dvc.lock").read_text() == before
 
 
+@pytest.mark.slow
 def test_a_comment_runs_one_stage_and_equal_outputs_cut_off_the_rest(project, edited):
     edited("stages/encode.py", lambda content: content + b"# a comment\n")
     assert project.repro() == ["encode"]

@@ -158,6 +158,7 @@ sys.exit(main(["chat", "--model", {str(folders["onnx"])!r}, "-p", "Hi", "--max-t
     assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds what a process takes")
 @pytest.mark.parametrize("name", ["pytorch", "onnx"])
 def test_memory_that_is_used_up_is_told_and_the_engine_goes_on(name, tmp_path):

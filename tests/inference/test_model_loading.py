@@ -117,6 +117,7 @@ def greedy_answers(paths, prompts, max_tokens):
     return answers
 
 
+@pytest.mark.slow
 def test_greedy_answers_are_the_same_on_every_engine_with_and_without_cache(models):
     prompts = [f"What is {n} + {n * n % 7}?" + " Please." * (n % 4) for n in range(100)]
     paths = (models / "model", models / "onnx", models / "onnx" / "model.onnx")

@@ -113,6 +113,7 @@ def test_logits_are_minus_the_nats_of_every_token(head):
     torch.testing.assert_close(head.logits(hidden[None]), -nats[None], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_all_tokens_and_all_other_spellings_are_together_certain(head):
     (hidden,), tokens = random_hidden(1), [symbols_of(head, i) for i in MADE]
     prefixes = {tuple(symbols[:i]) for symbols in tokens for i in range(len(symbols))}

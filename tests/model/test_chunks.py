@@ -89,6 +89,7 @@ def test_a_cache_gives_what_the_whole_gives_however_it_is_split(decoder, parts, 
     near(torch.cat(output, dim=1), read(decoder, ids))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=6), st.integers(1, 2))
 def test_a_rewound_cache_forgets(decoder, turns, rows):
     cache, ids, length = decoder.new_cache(rows, 100), random_tokens(rows), 0

@@ -201,6 +201,7 @@ def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
     assert measure_noisy(evaluator, embedding_table(model))["case"]["table"]["all"] != scores["table"]["all"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_training_on_learns_the_network_and_the_model(tied):
     model, tokenizer = model_with(tied), ChatTokenizer(VOCABULARY)

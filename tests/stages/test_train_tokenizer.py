@@ -167,6 +167,7 @@ def test_a_pretrained_file_outside_of_its_folder_is_refused_with_what_to_do(chat
         train_tokenizer.main(chat, Path("data/raw/external/pretrained"), tmp_path / "out", parameters=section)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not TOKENIZERS.exists(), reason="needs the data beside the project")
 def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
     encoder = json.loads((TOKENIZERS / "gpt2/encoder.json").read_text(encoding="utf-8"))

@@ -92,6 +92,7 @@ def test_a_model_with_the_same_tokenizer_gives_its_own_probabilities(tmp_path, c
     assert (context == 640) == (max(np.diff(split.offsets)) <= context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDENTS)
 def test_a_model_with_another_tokenizer_predicts_by_the_bytes_that_it_has_read(tmp_path, name):
     student, split = STUDENTS[name], write_conversations(tmp_path, STUDENTS[name])

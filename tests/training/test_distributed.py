@@ -45,7 +45,8 @@ def start(command, folder):
     return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 4])
 def test_every_loss_is_that_of_one_process(tokens, alone, tmp_path, processes):
     run_training(tokens, tmp_path, steps=STEPS, processes=processes)
     assert losses(tmp_path) == pytest.approx(losses(alone), abs=CLOSE)

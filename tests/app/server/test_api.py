@@ -282,6 +282,7 @@ def test_the_openai_client_chats_streams_lists_and_gets_its_errors(folder):
     assert error.value.param == "temperature"
 
 
+@pytest.mark.slow
 def test_who_goes_away_stops_the_generation_and_the_server_ends_cleanly(folder):
     """The slot is free again: more clients disconnect than there are slots and places in the queue."""
     request = json.dumps({"messages": HELLO, "stream": True, "max_tokens": 500}).encode()

@@ -80,6 +80,7 @@ def test_equally_frequent_pairs_are_joined_by_their_ids():
     assert merges(["aaaaa"], 9) == slow_merges(["aaaaa"], 9) == [(b"a", b"a"), (b"aa", b"a"), (b"aa", b"aaa")]
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(texts=TEXTS, num_merges=st.integers(0, 60), pattern=st.sampled_from(sorted(PATTERNS)))
 def test_rustbpe_learns_what_the_definition_says(texts, num_merges, pattern):
