@@ -10,7 +10,7 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
-from chatmill.run_estimate import report_out_of_memory
+from chatmill.run_display import report_out_of_memory
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
 from chatmill.training.distributed import (
     choose_device_kind,

@@ -49,8 +49,7 @@ PLUMBING = {  # cannot change an output: edits of it rerun nothing
     "chatmill/pipeline/signatures.py",  # the command line, and what a parameter accepts in words
     "chatmill/pipeline/schema.py",  # writes params.schema.json
     "chatmill/workers.py",  # in which process something is computed, not what
-    "chatmill/run_display.py",  # what training shows
-    "chatmill/run_estimate.py",  # how long it takes, and whether memory suffices
+    "chatmill/run_display.py",  # what training shows, how much memory it needs
 }
 each_stage = pytest.mark.parametrize("name", STAGES)
 

@@ -21,7 +21,7 @@ from support.training_runs import training_command, write_tokens
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 LENGTH = {"steps": 150, "checkpoint_every": 3}
 EVERY_RUN = re.compile(
-    " is answered | starts from counted bigrams: | epochs of |: warning: .* epochs |: step .* of |: about .* remain, "
+    r" is answered | starts from counted bigrams: | epochs of |: warning: .* epochs |: [\d,]+ of |: trained for "
 )
 RESUMES = re.compile(r"resumes after step [\d,]+ of [\d,]+\n")
 RESULTS = ("model/model.safetensors", "model/config.json", "train.tsv")

@@ -1,73 +1,30 @@
-"""How long the remaining steps of a run take, by the time of those measured."""
+"""What a training run logs: how long it is, how it goes on, and where its loss diverges."""
 
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import torch
 
+from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel
-from chatmill.pipeline.progress import Clock, LineSchedule, duration, on_terminal, progress_bar
-from chatmill.run_estimate import flops_per_token, peak_flops
+from chatmill.pipeline.progress import duration, log, progress_bar
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.chains import Row
-from chatmill.training.distributed import DeviceKind
+from chatmill.training.distributed import DeviceKind, Group
+from chatmill.training.hardware import NUMBER_FORMATS, choose_precision
 from chatmill.training.packing import PackedDataset
-from chatmill.training.plan import RunLength
+from chatmill.training.plan import STAGE, Plan, RunLength
+from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
-
-PhaseLength = tuple[int, float]  # steps, and operations of each
-
-
-class Pace:
-    """The pace of a run from its first step in this process.
-
-    The time of a step is proportional to its operations, at the pace of its phase, or of the one before until that is
-    measured. The first step of a phase may compile; what it takes longer is expected of the first steps to come.
-    """
-
-    def __init__(self, phases: Sequence[PhaseLength], completed: int = 0, clock: Clock = time.monotonic) -> None:
-        self._phases: list[PhaseLength] = []  # that remain, the current one first
-        for steps, operations in phases:
-            skipped = min(completed, steps)
-            completed -= skipped
-            if steps > skipped:
-                self._phases.append((steps - skipped, operations))
-        self.measured = 0  # steps of the current phase, but its first
-        self._is_first, self._seconds = True, 0.0
-        self._pace, self._extra = 0.0, 0.0  # seconds an operation, and seconds more for a first step
-        self._first_step: tuple[float, float] | None = None  # operations and seconds
-        self._clock, self._last = clock, clock()
-
-    def finish_step(self) -> None:
-        """Record that a step is complete."""
-        now = self._clock()
-        seconds, self._last = now - self._last, now
-        steps, operations = self._phases[0]
-        if self._is_first:
-            self._first_step, self._is_first, self._seconds, self.measured = (operations, seconds), False, 0.0, 0
-        else:
-            self._seconds, self.measured = self._seconds + seconds, self.measured + 1
-            self._pace = self._seconds / (self.measured * operations)
-            if self._first_step:
-                self._extra = max(0.0, self._first_step[1] - self._first_step[0] * self._pace)
-        self._phases[0] = (steps - 1, operations)
-        if steps == 1:
-            self._phases, self._is_first = self._phases[1:], True
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Seconds of the remaining steps; None before any was measured."""
-        firsts = len(self._phases) - (not self._is_first)
-        operations = sum(steps * operations for steps, operations in self._phases)
-        return self._pace * operations + self._extra * firsts if self._pace else None
-
-
-# How long a run is, in steps and in epochs, and what is logged about it before it begins.
 
 FEWEST_EPOCHS, MOST_EPOCHS = 0.5, 20  # a run outside of these is warned of
 
@@ -173,96 +130,153 @@ def _first_words(dataset: PackedDataset, number: int, vocabulary: Vocabulary) ->
     return " ".join(text.decode(errors="replace").split())[:_WORDS]
 
 
-# What a training run shows while it goes on: a bar on a terminal, elsewhere a line now and then.
+# How it goes on.
 
-_FIRST_LINE = 5  # seconds
-_ESTIMATE_STEPS = 5  # steps by which the duration is estimated
-_WORTH_ESTIMATING = 60  # seconds
+_WORTH_A_LINE = 10  # seconds of training
 
 
 class Display:
-    """The progress of the main process, and once an estimate of the duration."""
+    """The progress of the main process: loss, bits per byte, and tokens per second."""
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        phases: Sequence[PhaseLength],
-        log: Callable[[str], None],
-        clock: Clock = time.monotonic,
-    ) -> None:
-        self.trainer, self.phases, self.log, self.clock = trainer, phases, log, clock
-        self.tokens, self.operations = 0, 0
-        self.bar = None
-        if trainer.group.is_main_process and on_terminal():
-            self.bar = progress_bar(trainer.steps, "train", unit=" steps")
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
+        self._bar = None
+        if trainer.group.is_main_process:
+            self._bar = progress_bar(trainer.steps, STAGE, unit=" steps", done=trainer.completed_steps)
 
     def __enter__(self) -> "Display":
-        if self.bar is not None:
-            self.bar.update(self.trainer.completed_steps)
-        self.start, self.first = self.clock(), self.trainer.completed_steps
-        self.pace = Pace(self.phases, self.trainer.completed_steps, self.clock)
-        self.lines, self.estimated = LineSchedule(_FIRST_LINE, self.clock), False
-        self.recent, self.recent_tokens, self.recent_start = LossTotals(), 0, self.start  # since the last line
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
-        if self.trainer.group.is_main_process and self.trainer.completed_steps == self.trainer.steps:
-            self._log_time()
+        seconds = time.monotonic() - self._start
+        if self._bar is not None:
+            self._bar.close()
+            if self._trainer.completed_steps == self._trainer.steps and seconds > _WORTH_A_LINE:
+                log(STAGE, f"trained for {duration(seconds)}, {self._tokens / seconds:,.0f} tokens/s")
 
-    def update(self, rows: int, row_length: int, of_step: LossTotals) -> None:
-        """Show that a step is complete, of so many rows of so many tokens."""
-        if not self.trainer.group.is_main_process:
-            return
-        self.tokens += rows * row_length
-        self.operations += rows * row_length * flops_per_token(self.trainer.model.config, row_length)
-        self.recent, self.recent_tokens = self.recent.plus(of_step), self.recent_tokens + rows * row_length
-        self.pace.finish_step()
-        self._estimate()
-        if self.bar is not None:
-            self.bar.update()
-        elif self.lines.is_due() and self.trainer.completed_steps < self.trainer.steps:
-            self._log_line()
-
-    def describe(self, sums: LossTotals) -> None:
-        """Show the loss since the last call, and the speed, on the bar."""
-        if self.bar is not None:
-            seconds = self.clock() - self.start
-            share = f", MFU {self.operations / seconds / self.peak:.0%}" if self.peak else ""
-            self.bar.set_postfix_str(f"{_losses(sums)}, {self.tokens / seconds:,.0f} tokens/s{share}")
-
-    @cached_property
-    def peak(self) -> float | None:
-        """Peak operations a second of all processes; None if unknown."""
-        group = self.trainer.group
-        most = peak_flops(group.device, self.trainer.precision)
-        return most and most * group.size
-
-    def _estimate(self) -> None:
-        if self.estimated or self.pace.measured < _ESTIMATE_STEPS:
-            return
-        self.estimated, left = True, self.pace.seconds_left or 0
-        if left > _WORTH_ESTIMATING:
-            self.log(f"about {duration(left)} remain, by the time that the last {_ESTIMATE_STEPS} steps took")
-
-    def _log_time(self) -> None:
-        """Log how long the steps in this process took, if that was long enough for a line."""
-        seconds, steps = self.clock() - self.start, self.trainer.steps
-        if seconds > _FIRST_LINE:
-            speed = f"{self.tokens / seconds:,.0f} tokens/s"
-            since = f"since step {self.first:,}, from which it resumed" if self.first else "since the start"
-            self.log(f"step {steps:,} of {steps:,}: {duration(seconds)} {since}, {speed}")
-
-    def _log_line(self) -> None:
-        done, steps, left = self.trainer.completed_steps, self.trainer.steps, self.pace.seconds_left
-        now = self.clock()
-        speed = f"{self.recent_tokens / (now - self.recent_start):,.0f} tokens/s"
-        remaining = f", {duration(left)} left" if left else ""
-        self.log(f"step {done:,} of {steps:,}: {_losses(self.recent)}, {speed}{remaining}")
-        self.recent, self.recent_tokens, self.recent_start = LossTotals(), 0, now
+    def update(self, tokens: int, losses: LossTotals) -> None:
+        """Show that a step of so many tokens is complete, and the losses since the last point of the curve."""
+        if self._bar is not None:
+            self._tokens += tokens
+            bits = "" if losses.bits_per_byte is None else f", {losses.bits_per_byte:.3f} bits/byte"
+            speed = self._tokens / (time.monotonic() - self._start)
+            self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}, {speed:,.0f} tokens/s", refresh=False)
+            self._bar.update()
 
 
-def _losses(sums: LossTotals) -> str:
-    bits = "" if sums.bits_per_byte is None else f", {sums.bits_per_byte:.3f} bits/byte"
-    return f"loss {sums.loss:.3f}{bits}"
+# An estimate of the memory of a training run, made before its first step.
+
+_LIBRARIES = 90e6  # bytes that the first step loads, whatever the model
+_ACTIVATIONS_PER_TOKEN = 21  # vectors of C channels that a layer stores per token for the backward pass
+_FEED_FORWARD_ACTIVATIONS = 4  # vectors of I channels, likewise
+_LOGITS = 12  # bytes for each logit: itself, its logarithm, its gradient
+_OUT_OF_MEMORY = ("can't allocate memory", "bad_alloc", "out of memory")  # words in torch's errors
+
+
+def num_weights(config: ModelConfig) -> tuple[int, int]:
+    """The number of weights in the layers' matrices, and of all others."""
+    width, size = config.hidden_size, config.head_dim
+    heads = 2 * config.num_attention_heads + 2 * config.num_key_value_heads
+    layer = width * (size * heads + 3 * config.intermediate_size)
+    embeddings = config.vocab_size * width * (1 if config.tie_word_embeddings else 2)
+    gains = 2 * width + (2 * size if config.variant.qk_norm else 0)
+    return config.num_hidden_layers * layer, embeddings + config.num_hidden_layers * gains + width
+
+
+def memory_needed(
+    config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1, copies: int = 0
+) -> int:
+    """Peak bytes of a step that computes `rows` rows together, beyond a process that has loaded torch.
+
+    Weights, gradients and the optimiser's state are spread over `shards` processes; `copies` of the weights are not.
+    """
+    matrices, others = num_weights(config)
+    state = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
+    state += 4 * copies * (matrices + others)
+    size, width = config.head_dim, config.hidden_size
+    layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
+    muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer
+    activations = (
+        4
+        * config.num_hidden_layers
+        * (_ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size)
+    )
+    batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
+    return int(_LIBRARIES + state + max(muon, batch))
+
+
+def memory_limits(
+    parameters: TrainParameters, plan: Plan, device: DeviceKind, group: Group
+) -> tuple[Callable[[ModelConfig], int], int]:
+    """The bytes that a process needs for a model of some shape, and those that it may take."""
+    last = plan.phases[-1]
+    needed = partial(
+        memory_needed,
+        rows=last.rows_per_batch,
+        row_length=last.dataset.row_length,
+        precision=choose_precision(parameters.precision, device),
+        shards=group.size if parameters.shard else 1,
+        copies=int(parameters.keep == "best" and device == "cpu"),
+    )
+    return needed, available_memory(group.device) // group.processes_per_device
+
+
+def check_memory(needed: Callable[[int], int], depth: int, available: int) -> None:
+    """Raise ValueError if the bytes needed for a depth exceed those available."""
+    if needed(depth) <= available:
+        return
+    largest = next((lower for lower in range(depth, 0, -1) if needed(lower) <= available), None)
+    fits = f"depth {largest} is the largest that fits" if largest else "no depth fits"
+    raise ValueError(
+        f"train_model.depth = {depth} needs about {_gigabytes(needed(depth))} of memory, and {_gigabytes(available)} "
+        f"are free: {fits}; or lower context or batch_size"
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"
+
+
+def available_memory(device: torch.device) -> int:
+    """Free bytes: of a GPU, or of the machine within the limits of this process's cgroups."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return min(_machine_memory(), *cgroup_memory(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")))
+
+
+def _machine_memory() -> int:
+    """Bytes that are available to programs; where the system does not report that, all of its memory."""
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    lines = dict(line.split(":") for line in file.read_text().splitlines())
+    return 1024 * int(lines["MemAvailable"].split()[0])
+
+
+def cgroup_memory(process: Path, root: Path) -> Iterator[int]:
+    """Bytes left under each cgroup memory limit of a process, versions 1 and 2; cached files count as free."""
+    for line in process.read_text().splitlines() if process.exists() else ():
+        _, controller, path = line.split(":", 2)
+        if controller in ("", "memory"):
+            group = Path(path.lstrip("/"))
+            for folder in (root / controller / part for part in (group, *group.parents)):
+                yield from _room(folder)
+
+
+def _room(folder: Path) -> Iterator[int]:
+    for limit, usage in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+        if (folder / limit).exists() and (most := (folder / limit).read_text().strip()) != "max":
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
+            yield int(most) - int((folder / usage).read_text()) + cached
+
+
+@contextmanager
+def report_out_of_memory() -> Iterator[None]:
+    """Raise ValueError where Python or torch runs out of memory."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in _OUT_OF_MEMORY):
+            raise
+        raise ValueError("out of memory: lower train_model.depth, context or batch_size") from error

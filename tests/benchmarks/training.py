@@ -53,7 +53,6 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.evaluation.ngram import count_tables, nats_by_order
 from chatmill.processor import own_processor
-from chatmill.run_estimate import peak_flops
 from chatmill.tokenizer.type_registry import type_names
 
 RATES = (1e-3, 2e-3, 4e-3)
@@ -259,10 +258,20 @@ def show(name: str, result: dict[str, Any]) -> None:
     print(f"{name:28}{result['parameters'] / 1e6:8.2f}M{speeds}{bits}", flush=True)
 
 
+def peak_flops(kind: torch.dtype) -> float:
+    """Operations a second of the product of two large matrices."""
+    matrix, times = torch.ones(1024, 1024, dtype=kind), []
+    for _ in range(5):
+        start = perf_counter()
+        torch.mm(matrix, matrix)
+        times.append(perf_counter() - start)
+    return 2 * 1024**3 / min(times)
+
+
 def describe_machine(threads: int) -> str:
     """The date, the processor, and how fast it multiplies matrices: numbers of other machines compare by it."""
     torch.set_num_threads(threads)
-    speeds = (f"{peak_flops(torch.device('cpu'), name) / 1e9:,.0f} in {name}" for name in PRECISIONS)
+    speeds = (f"{peak_flops(getattr(torch, name)) / 1e9:,.0f} in {name}" for name in PRECISIONS)
     return f"{date.today()}, {own_processor().vendor}, {threads} threads, GFLOP/s of one product: {', '.join(speeds)}"
 
 

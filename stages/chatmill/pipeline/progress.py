@@ -47,12 +47,14 @@ class ProgressLines(Generic[T]):
         total: int | None = None,
         unit: str = "it",
         scale: bool = False,
+        done: int = 0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._items, self._description, self._postfix = items, description, ""
         self._total = len(items) if total is None and isinstance(items, Sized) else total
         self._unit, self._scale = unit if unit != "it" else "", scale
-        self._count, self._schedule = 0.0, LineSchedule(_FIRST_LINE, clock)
+        self._done = done  # before the first item
+        self._count, self._schedule = float(done), LineSchedule(_FIRST_LINE, clock)
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
@@ -71,8 +73,8 @@ class ProgressLines(Generic[T]):
         if self._schedule.is_due():
             tqdm.write(self._line(), file=sys.stderr)
 
-    def set_postfix_str(self, text: str) -> None:
-        """Set what the lines say beside the count."""
+    def set_postfix_str(self, text: str, refresh: bool = True) -> None:
+        """Set what the lines say beside the count; it is shown with the next line."""
         self._postfix = text
 
     def close(self) -> None:
@@ -81,7 +83,7 @@ class ProgressLines(Generic[T]):
     def _line(self) -> str:
         count = self._number(self._count)
         if self._total:
-            left = duration((self._total - self._count) * self._schedule.elapsed / self._count)
+            left = duration((self._total - self._count) * self._schedule.elapsed / (self._count - self._done))
             parts = [f"{count} of {self._number(self._total)}", self._postfix, f"{left} left"]
         else:
             parts = [f"{count}{self._unit}", self._postfix]
@@ -101,12 +103,12 @@ def progress(
 
 
 def progress_bar(
-    total: int, description: str, *, unit: str = "it", scale: bool = False
+    total: int, description: str, *, unit: str = "it", scale: bool = False, done: int = 0
 ) -> "tqdm[Any] | ProgressLines[Any]":
-    """A progress bar that `update` advances."""
+    """A progress bar that `update` advances; `done` is where it begins."""
     if not on_terminal():
-        return ProgressLines((), description, total=total, unit=unit, scale=scale)
-    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, **_quiet())
+        return ProgressLines((), description, total=total, unit=unit, scale=scale, done=done)
+    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, initial=done, **_quiet())
 
 
 def on_terminal() -> bool:

@@ -35,8 +35,7 @@ from chatmill.model.chat_model import (
 )
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
-from chatmill.run_display import describe_run
-from chatmill.run_estimate import check_memory, memory_limits
+from chatmill.run_display import check_memory, describe_run, memory_limits
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
 from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary

@@ -8,8 +8,7 @@ from typing import NoReturn
 
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.progress import log
-from chatmill.run_display import Display, LossWatch, PhaseLength, describe_conversations
-from chatmill.run_estimate import flops_per_token
+from chatmill.run_display import Display, LossWatch, describe_conversations
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, run_fingerprint, tensors_of
 from chatmill.training.distributed import Group, check_equal
@@ -53,21 +52,19 @@ def train(
     sums = resume(checkpoint, trainer, watch, curve, kept)
     every = max(1, trainer.steps // CURVE_POINTS)
     trainer.logged_steps = {*range(every, trainer.steps, every), trainer.steps}
-    shown = Display(trainer, phase_lengths(plan, trainer), partial(log, STAGE))
-    with catch_sigterm() as stop_requested, shown as display:
+    with catch_sigterm() as stop_requested, Display(trainer) as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
             of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
-            display.update(len(rows), phase.dataset.row_length, of_step)
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
             watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
+            display.update(len(rows) * phase.dataset.row_length, sums)
             if done in trainer.logged_steps:
                 batches = validation.batches if last or done % (every * POINTS_PER_VALIDATION) == 0 else []
                 held_out, of_sources = trainer.evaluate_sources(batches, [*validation.sources])
                 kept.compare(trainer, held_out.bits_per_byte)
                 rate, norm = trainer.optimizer.learning_rate, trainer.gradient_norm
                 curve.append(curve_line(done, sums, held_out, rate, norm, of_sources))
-                display.describe(sums)
                 sums = LossTotals()
             if (done % plan.checkpoint_every == 0 or ending) and not last:
                 state = {"curve": curve.text, "sums": tuple(sums), "watch": watch.state_dict()}
@@ -97,19 +94,6 @@ def resume(
     if group.is_main_process:
         log(STAGE, f"resumes after step {trainer.completed_steps:,} of {trainer.steps:,}")
     return LossTotals(*state["sums"])
-
-
-def phase_lengths(plan: Plan, trainer: Trainer) -> list[PhaseLength]:
-    """The steps of rows of one length, and the operations of each of these steps."""
-    lengths: list[PhaseLength] = []
-    for phase in plan.phases:
-        row = phase.dataset.row_length
-        operations = phase.rows_per_step * row * flops_per_token(trainer.model.config, row)
-        if lengths and lengths[-1][1] == operations:
-            lengths[-1] = lengths[-1][0] + phase.steps, operations
-        else:
-            lengths.append((phase.steps, operations))
-    return lengths
 
 
 def end_early(trainer: Trainer, saved: bool) -> NoReturn:
