@@ -23,12 +23,6 @@ def test_flags_decide_what_is_trained_and_tool_output_is_not():
     assert make_card([flags]).trained_bytes == 5
 
 
-def test_conversations_longer_than_the_context_are_counted():
-    records = [record("a", "b" * n) for n in (1, 5, 9)]
-    card = make_card(records, count_tokens=lambda records: [record.text.count("b") for record in records], context=5)
-    assert (card.unit, card.lengths, card.cut) == ("tokens", Spread(5, 9, 9), 1)
-
-
 @pytest.mark.parametrize(
     ("text", "names"),
     [

@@ -82,24 +82,6 @@ def answered(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_a_pipe_and_a_prompt_file_follow_the_prompt(model, capsys, monkeypatch, tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_bytes(b"\xef\xbb\xbfsome text\n")
-    common = ("--model", model, "--max-tokens", 12)
-    expected = answered(capsys, *common, "-p", "Say:\nsome text")
-    assert answered(capsys, *common, "-p", "Say:", "--prompt-file", file) == expected
-    monkeypatch.setattr(sys, "stdin", file.open())
-    assert answered(capsys, *common, "-p", "Say:") == expected
-
-
-@pytest.mark.parametrize("arguments", [[], ["-p", "Say:"], ["--prompt-file", "-"]])
-def test_bytes_that_are_no_text_are_told_with_their_place(arguments, model, capsys, monkeypatch, tmp_path):
-    (tmp_path / "text.txt").write_bytes(b"caf\xe9")
-    monkeypatch.setattr(sys, "stdin", (tmp_path / "text.txt").open())
-    assert chat("--model", model, *arguments) == 1
-    assert capsys.readouterr().err == "chatmill: standard input: not UTF-8 at byte 3: save it as UTF-8\n"
-
-
 def test_output_is_what_prepare_reads(model, tmp_path):
     file = tmp_path / "new/chat.jsonl"
     assert chat("--model", model, "-p", "Hi", "--max-tokens", 12, "--output", file) == 0
@@ -130,14 +112,6 @@ def test_verbose_tells_model_tokens_and_speed_on_stderr(model, capsys):
     assert f"{model}: pytorch on cpu" in shown.err
     assert IM_START in shown.err
     assert IM_START not in shown.out
-
-
-def test_a_reader_that_has_seen_enough_ends_it_quietly(graph):
-    command = [sys.executable, "-m", "chatmill.app.cli", "chat", "--model", graph, "-p", "Hi", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
 
 
 def test_without_a_terminal_there_is_no_conversation(capsys, model):

@@ -3,11 +3,8 @@
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
-from chatmill.app.cli import main
 from chatmill.app.named_models import find_or_fetch, load_named
 from support.tiny import write_model
 
@@ -34,25 +31,6 @@ def message_of(name, **options):
 def test_a_file_of_the_model_is_named_as_the_model_is(folder, name):
     given = str(folder / "damaged") if name == "{}" else name.format(folder.name)
     assert message_of(given).startswith(f"{Path(given)}/config.json")
-
-
-@pytest.mark.parametrize("command", ["evaluate --data text.txt", "compare --data text.txt", "compare -p Hi"])
-def test_commands_name_the_model_of_an_error_that_is_of_no_file(capsys, command):
-    name, *options = command.split()
-    models = ["device"] if name == "evaluate" else ["device", "device"]
-    assert main([name, *models, *options, "--device", "x"]) == 1
-    assert capsys.readouterr().err.startswith("chatmill: device: device 'x'")
-
-
-@pytest.mark.parametrize("command", ["evaluate", "compare"])
-def test_commands_name_the_model_whose_measures_are_no_numbers(capsys, command):
-    weights = {name: np.full_like(value, np.nan) for name, value in load_file("unknown/model.safetensors").items()}
-    shutil.copytree("unknown", "text")
-    save_file(weights, "text/model.safetensors")
-    Path("text/manifest.json").unlink(missing_ok=True)
-    models = ["text"] if command == "evaluate" else ["text", "text"]
-    assert main([command, *models, "--data", "text.txt"]) == 1
-    assert capsys.readouterr().err.startswith("chatmill: text: text.txt: the model's probability of this text is 0")
 
 
 def test_a_run_is_named_where_its_files_are_read(monkeypatch):

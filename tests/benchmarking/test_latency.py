@@ -1,16 +1,9 @@
-import pytest
-
 from chatmill.benchmarking.latency import (
     Case,
-    MachineLimits,
-    Repetition,
-    Workload,
-    latencies,
     make_cases,
     token_times_ms,
 )
 from support.scripted import ScriptedEngine
-from support.tiny import CONFIG
 
 
 def engine(name="onnx"):
@@ -33,12 +26,3 @@ def test_engines_take_turns_at_each_prompt():
     cases = [(case.engine.name, case.mode, len(case.prompt)) for case in make_cases(engines, [[1], [1, 2]])]
     turns = [("onnx", "cache"), ("onnx_int8", "cache"), ("onnx", "recompute")]
     assert cases == [(*turn, length) for length in (1, 2) for turn in turns]
-
-
-def test_reached_holds_each_repetition_against_what_the_machine_allowed_in_it():
-    workload = Workload(CONFIG.to_json(), {"onnx": 1_000_000})
-    slow, fast = (MachineLimits({1_000_000: rate}, 1e30) for rate in (1e9, 2e9))  # bytes a second
-    least = 1e3 * workload.bytes_per_token("onnx", 2) / 1e9
-    repetitions = [Repetition(slow, [[1, 2 * least]]), Repetition(fast, [[1, least]])]
-    measured = latencies([Case(engine(), "cache", [1, 2])], repetitions, workload)["onnx"]["cache"]["2"]
-    assert measured["reached"] == {"ttft": pytest.approx(0.75), "token": pytest.approx(0.5)}

@@ -1,9 +1,9 @@
 import pytest
 
 import export_onnx
-from chatmill.benchmarking.latency import MachineLimits, Workload, weight_bytes
+from chatmill.benchmarking.latency import Workload, weight_bytes
 from chatmill.checkpoints.configuration import ModelConfig
-from support.tiny import CONFIG, random_model, write_model
+from support.tiny import random_model, write_model
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +37,3 @@ def test_flops_of_a_prompt_are_those_of_each_matrix_and_each_attended_position()
     looks = 1 + 2 + 3
     expected = 2 * (2 * (3 * matrices + looks * 2 * heads * size) + width * 64)
     assert Workload(config, {}).prompt_flops(3) == expected
-
-
-def test_a_prompt_takes_as_long_as_its_multiplications_but_not_less_than_the_weights():
-    workload = Workload(CONFIG.to_json(), {"onnx": 1000})
-    assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e30}, 1e6)) == pytest.approx(
-        workload.prompt_flops(9) / 1e3
-    )
-    assert workload.min_ttft_ms("onnx", 9, MachineLimits({1000: 1e3}, 1e30)) == pytest.approx(1e3)

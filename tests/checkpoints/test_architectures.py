@@ -1,15 +1,7 @@
 import pytest
 
 from chatmill.checkpoints.configuration import UnsupportedArchitecture, read_config
-from support.external_models import LLAMA3, SMALL, transformers
-
-
-def test_older_spellings_of_rotary_positions_mean_the_same():
-    content = {"model_type": "llama"} | SMALL
-    newer = read_config(content | {"rope_parameters": LLAMA3})
-    scaling = {name: value for name, value in LLAMA3.items() if name not in ("rope_theta", "rope_type")}
-    assert read_config(content | {"rope_theta": 500.0, "rope_scaling": scaling | {"type": "llama3"}}) == newer
-    assert read_config(content).rope_theta == 10000.0
+from support.external_models import SMALL, transformers
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen2", "qwen3"])

@@ -23,7 +23,6 @@ PAGE = (ROOT / "data/recipes.md").read_text(encoding="utf-8")
 SECTIONS = sections(PAGE)
 EXAMPLES = sections((ROOT / "data/README.md").read_text(encoding="utf-8").partition("### Any table")[2])
 LINES = 8  # of a section
-FETCHED = re.findall(r"^fetch (\w+) |-o data/raw/(\w+)", PAGE, flags=re.MULTILINE)
 
 Q, A, SYSTEM = "Is it open?", "Yes, until six.", "Be short."
 SYSTEM_TEXT = f"<|im_start|>system\n{SYSTEM}<|im_end|>\n"
@@ -222,14 +221,6 @@ def test_the_examples_of_a_mapping_read_the_rows_that_they_describe(tmp_path, so
     outputs = [tmp_path / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
     prepare.main(*outputs, parameters=section | {"path": path})
     assert [record.text for record in read_records(outputs[0])] == [PAIR]
-
-
-def test_each_dataset_has_a_row_of_the_table_a_command_and_a_section():
-    rows = re.findall(r"^\| `(\w+)`.* \| \[.*\]\(https://.*\), .* \| .+ \| .+ \|$", PAGE, flags=re.MULTILINE)
-    assert rows == list(SECTIONS) == list(DATASETS) and len(rows) == 26
-    assert {first or second for first, second in FETCHED} == set(rows)
-    for short, commit in re.findall(r"^fetch \w+ (\S+) ([0-9a-f]{40}) ", PAGE, flags=re.MULTILINE):
-        assert f"{short})" in PAGE and f"`{commit[:8]}`" in PAGE
 
 
 @pytest.mark.parametrize("source", DATASETS)

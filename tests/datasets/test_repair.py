@@ -1,9 +1,8 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import Message, check_turns
-from chatmill.datasets.formats.example import Turn, as_turns
+from chatmill.datasets.formats.example import as_turns
 from chatmill.datasets.repair import RepairRules, repair
 
 
@@ -18,11 +17,6 @@ def repaired(*said, **rules):
 
 
 PAIR = (("user", "Hi"), ("assistant", "Hello"))
-
-
-@pytest.mark.parametrize("blank", ["", " \n"])
-def test_a_blank_system_message_is_left_out(blank):
-    assert repaired(("system", blank), *PAIR) == ([*PAIR], [("empty_system", (1, len(blank)))], [])
 
 
 def test_a_late_system_message_comes_first():
@@ -42,13 +36,6 @@ def test_messages_of_one_speaker_are_joined():
     assert repaired(*said, same_role="reject")[0][:2] == [("user", "Hi"), ("user", "there")]
 
 
-def test_messages_that_are_trained_and_not_are_never_joined():
-    said = [
-        Turn(message, 1, flag) for (message, *_), flag in zip(turns(*PAIR, PAIR[1]), (None, True, False), strict=True)
-    ]
-    assert len(repair(said, RepairRules()).turns) == 3
-
-
 def test_a_greeting_of_the_assistant_is_left_out_or_not_trained():
     assert repaired(("assistant", "Welcome"), *PAIR) == ([*PAIR], [("assistant_first", (1, 7))], [])
     result = repair(turns(("assistant", "Welcome"), *PAIR), RepairRules(assistant_first="keep"))
@@ -58,11 +45,6 @@ def test_a_greeting_of_the_assistant_is_left_out_or_not_trained():
         ("Hello", None),
     ]
     assert (result.dropped, result.rules) == ([], ["assistant_first"])
-
-
-def test_what_follows_the_last_answer_is_left_out_and_counted():
-    assert repaired(*PAIR, ("user", "Bye")) == ([*PAIR], [("after_last_answer", (1, 3))], [])
-    assert repaired(("user", "Hi")) == ([("user", "Hi")], [], [])
 
 
 SAID = st.tuples(st.sampled_from(["system", "user", "assistant"]), st.sampled_from(["", " ", "a", "bc"]))

@@ -25,12 +25,6 @@ def conversations():
     return texts_of(FILE)
 
 
-def test_there_are_enough_conversations_of_two_to_eight_messages(conversations):
-    assert len(conversations) >= 4000
-    assert {len(messages) for messages in conversations} == {2, 4, 6, 8}
-    assert sum(len(messages) > 2 for messages in conversations) > 0.5 * len(conversations)
-
-
 def five_grams(messages):
     return {tuple(said[i : i + 5]) for said in map(words, messages) for i in range(len(said) - 4)}
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import zip_longest
 
 import numpy as np
@@ -7,11 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.checkpoints.configuration import Variant
-from chatmill.engines.pytorch_engine import INITIAL_CACHE_LENGTH, PyTorchEngine
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine
-from chatmill.model.chat_model import ChatModel
 from export_onnx import main as export
 from support.tiny import CONFIG, byte_tokenizer, random_model, write_model
 
@@ -74,16 +70,6 @@ def test_each_chat_gets_the_logits_it_would_get_alone_whoever_joins_and_leaves(e
 
 
 @each_engine
-def test_chats_are_read_and_continued_past_what_the_caches_began_with(engines, name):
-    chats = engines[name].chat_batch(2)
-    short, long = chats.join(), chats.join()
-    short.append(ids := some_ids(3))
-    long.append(other := some_ids(INITIAL_CACHE_LENGTH))
-    logits = chats.step([(long, 7), (short, 8)])
-    np.testing.assert_allclose(logits, [expected([*other, 7]), expected([*ids, 8])], atol=1e-4)
-
-
-@each_engine
 def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
     questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], engines[name].chat_batch(ROWS)
     sessions = [ChatSession(chats.join(), byte_tokenizer(), max_tokens=12) for _ in questions]
@@ -104,9 +90,3 @@ def test_more_chats_than_there_is_room_for_and_tokens_that_do_not_fit_are_refuse
         chats.step([(chat, 320)])
     chats.leave(chat)
     assert chats.join().length == 0
-
-
-def test_a_model_with_a_sliding_window_reads_one_chat_at_a_time():
-    model = ChatModel(replace(CONFIG, variant=Variant(sliding_window=8)))
-    with pytest.raises(ValueError, match="a model with a sliding window reads one chat at a time"):
-        PyTorchEngine(model, threads=1).chat_batch(2)

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.engines.engine import default_threads
-from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model, threads_for_chat
+from chatmill.inference.model_loading import ONNX_FILES, engine_names, load_engine, load_model
 from chatmill.onnx_export import decoder_graph
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.types.byte import Settings, train
@@ -123,14 +122,6 @@ def test_what_is_missing_damaged_or_foreign_is_named(folders, tmp_path):
         load_engine(tmp_path, "onnx_hf")
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"format": 1, "fingerprint": "", "files": [[5, ""]]}'])
-def test_what_is_no_manifest_is_named(tmp_path, content):
-    folder = write_model(tmp_path / "model")
-    (folder / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match=r"manifest\.json: not a manifest"):
-        load_model(folder)
-
-
 @pytest.mark.parametrize("device", ["abacus", "xpu:7"])
 def test_a_device_that_is_not_there_is_named(folders, device):
     with pytest.raises(ValueError, match=f"^device '{device}': not available: expected one of auto, cpu"):
@@ -184,11 +175,3 @@ print(engine.length, engine.append([1]).shape)
     result = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     message = "out of memory on cpu: shorten the conversation (/clear), or lower max_tokens, or use a smaller model"
     assert (result.stdout, result.returncode) == (f"{message}\n0 (50048,)\n", 0), result.stderr
-
-
-def test_a_chat_with_a_small_graph_takes_fewer_threads(folders, tmp_path):
-    assert threads_for_chat(folders["onnx"]) == 1
-    large = tmp_path / "large.onnx"
-    with large.open("wb") as stream:
-        stream.truncate(1 << 40)
-    assert threads_for_chat(large) == default_threads()

@@ -8,7 +8,7 @@ from onnx import numpy_helper
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from chatmill.engines.onnx_engine import open_onnx_engine
-from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, fused, logits_of, plain
+from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, logits_of, plain
 from support.paths import SHARED
 
 HERE = SHARED / "models/ort_genai"
@@ -111,16 +111,6 @@ def test_a_gpt2_from_elsewhere_gives_the_logits_of_its_weights_in_pytorch():
     np.testing.assert_allclose(open_file(file, context=512).sequence_logits(ids), expected, atol=1e-4)
 
 
-def test_ids_are_of_the_vocabulary_and_fit_and_rewinding_goes_back(opened):
-    engine = opened("keys and values")
-    with pytest.raises(ValueError, match="expected 0 to 95"):
-        engine.append([96])
-    with pytest.raises(ValueError, match="49 tokens, but the model's context is 48"):
-        engine.append([0] * 49)
-    with pytest.raises(ValueError, match="cannot rewind to 1 tokens"):
-        engine.rewind(1)
-
-
 def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(plain_file):
     engine = open_file(plain_file, context=CONTEXT + 1)
     engine.append(some_ids(CONTEXT))
@@ -131,29 +121,11 @@ def test_a_run_that_fails_is_one_sentence_and_leaves_what_was_read(plain_file):
     np.testing.assert_allclose(engine.append([7]), logits_of("gpt2", [*some_ids(CONTEXT)[:5], 7])[-1], atol=1e-4)
 
 
-def test_weights_beside_the_graph_are_read_counted_and_missed(tmp_path):
-    file, weights = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
-    fused(file)
-    onnx.save(onnx.load(file), file, save_as_external_data=True, location=weights.name)
-    engine = open_file(file)
-    assert engine.num_bytes == file.stat().st_size + weights.stat().st_size
-    np.testing.assert_allclose(engine.sequence_logits([1, 2, 3]), logits_of("qwen3", [1, 2, 3]), atol=1e-4)
-    weights.unlink()
-    with pytest.raises(ValueError, match=r"model\.onnx: ONNX Runtime cannot read it: .*model\.onnx\.data"):
-        open_file(file)
-
-
 @pytest.mark.parametrize("content", [b"", b"no graph", b"\x08\x07"])
 def test_a_file_that_is_no_graph_is_named(tmp_path, content):
     (tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ValueError, match=r"^\S+model\.onnx: ONNX Runtime cannot read it: .* failed:.*\.$"):
         open_file(tmp_path / "model.onnx")
-
-
-@pytest.mark.parametrize("device", ["abacus", "cuda:first", "azure", "cuda"])
-def test_a_device_that_is_not_there_is_named_with_those_that_are(plain_file, device):
-    with pytest.raises(ValueError, match=f"^device '{device}': not available: expected one of auto, cpu$"):
-        open_file(plain_file, device=device)
 
 
 def test_an_unknown_input_is_named_with_its_file(tmp_path):

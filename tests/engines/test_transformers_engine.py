@@ -63,18 +63,6 @@ def test_other_models_run_through_transformers(tmp_path, write):
         np.testing.assert_allclose(engine.append(IDS[length + 10 : 30]), expected[29], atol=1e-4)
 
 
-def test_the_limits_of_a_model_of_transformers_hold(tmp_path):
-    gpt2(tmp_path)
-    engine = open_on_cpu(tmp_path)
-    engine.append(IDS)
-    with pytest.raises(ValueError, match="129 tokens, but the model's context is 128"):
-        engine.append([1] * 69)
-    with pytest.raises(ValueError, match="expected 0 to 95"):
-        engine.append([96])
-    with pytest.raises(ValueError, match="cannot rewind to 61 tokens: the cache holds 60"):
-        engine.rewind(61)
-
-
 def test_weights_that_transformers_would_make_up_are_refused(tmp_path):
     gpt2(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

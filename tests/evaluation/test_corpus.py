@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part, Record, conversation_segments, escape, render
-from chatmill.evaluation.corpus import Corpus, bytes_per_token
+from chatmill.conversation import Message, Part, Record, escape, render
+from chatmill.evaluation.corpus import Corpus
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
@@ -42,14 +42,6 @@ def test_documents_are_pooled_by_bytes_not_averaged():
     assert corpus.bits_per_byte(nats, trained_only=False, documents=np.array([True, False])) == pytest.approx(1)
 
 
-def test_stops_are_the_ends_of_assistant_turns():
-    corpus = encoded([CONVERSATION, CONVERSATION])
-    ends = np.flatnonzero(corpus.ids == corpus.tokenizer.special["<|im_end|>"])
-    nats = np.zeros(len(corpus.ids))
-    nats[ends] = [9, 1, 9, 2]  # user, assistant, user, assistant
-    assert corpus.stop_nats_per_turn(nats) == 1.5
-
-
 def test_a_model_of_bytes_costs_the_same_whatever_the_tokens_are():
     """With nats by the bytes of each token, bits per byte do not depend on the tokenizer."""
     found = [
@@ -74,16 +66,6 @@ def test_bytes_are_those_of_the_text_and_not_of_its_escape(tokenizer, question, 
     trained = corpus.is_scored & corpus.is_trained
     assert corpus.num_bytes[trained].sum() == len(answer.encode())
     assert corpus.tokenizer.decode(corpus.ids[trained]) == escape(answer)
-
-
-def test_bytes_per_token_counts_text_alone():
-    def measured(tokenizer, *messages):
-        return bytes_per_token([conversation_segments(messages)], tokenizer)
-
-    assert measured(byte_tokenizer(), *CONVERSATION) == 1
-    assert measured(MERGED, Message.from_text("user", "ok")) == 8 / 4  # user ↵ ok ↵
-    assert measured(byte_tokenizer(), Message.from_text("user", "<|")) == 8 / 9  # the escape
-    assert bytes_per_token([], byte_tokenizer()) is None
 
 
 def scored(corpus, documents=None, *, trained_only):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from chatmill.evaluation.intervals import (
     bits_interval,
-    interval_of_mean,
     wilson,
 )
 
@@ -32,34 +31,10 @@ def test_a_share_lies_within_its_interval_and_that_within_0_and_1(given):
     assert 0 <= low <= successes / n <= high <= 1 and low < high
 
 
-def test_an_interval_of_the_mean_covers_the_truth_in_95_of_100_experiments():
-    random, chances, covered = np.random.default_rng(0), np.array([0.99, 0.97, 0.9, 0.8, 1.0]), 0
-    for correct in random.binomial(40, chances, size=(1000, 5)):
-        low, high = interval_of_mean([(one, 40) for one in correct.tolist()])
-        covered += low <= chances.mean() <= high
-    assert 940 <= covered <= 1000
-
-
 def texts(count, seed=0):
     random = np.random.default_rng(seed)
     num_bytes = random.integers(20, 200, count)
     return num_bytes * random.normal(1, 0.2, count), num_bytes
-
-
-def test_the_bootstrap_agrees_with_the_standard_error_of_a_ratio():
-    nats, num_bytes = texts(2000)
-    ratio = nats.sum() / num_bytes.sum()
-    error = np.sqrt(((nats - ratio * num_bytes) ** 2).sum()) / num_bytes.sum()  # Cochran 1977, section 6.3
-    expected = np.array([ratio - 1.96 * error, ratio + 1.96 * error]) / math.log(2)
-    assert bits_interval(nats, num_bytes) == pytest.approx(expected, abs=0.15 * error)
-
-
-def test_conversations_without_bytes_count_for_nothing_and_a_handful_has_no_interval():
-    nats, num_bytes = texts(30)
-    padded = np.append(nats, 0.0), np.append(num_bytes, 0)
-    assert bits_interval(*padded) == bits_interval(nats, num_bytes)
-    assert bits_interval(nats[:9], num_bytes[:9]) is None
-    assert bits_interval(nats[:0], num_bytes[:0]) is None
 
 
 def test_a_paired_difference_is_found_where_the_single_intervals_overlap():

@@ -85,22 +85,6 @@ def test_probabilities_are_those_of_dictionaries(train, texts):
         np.testing.assert_allclose(found[order - 1], expected, rtol=1e-12)
 
 
-def test_a_corpus_worked_out_by_hand():
-    """Token 0 begins both conversations, token 3 does not occur.
-
-    Unigrams, occurrences: 3 of token 1, 1 of token 2; no estimate is in its range, so the discounts are 0.5, 1, 1.5.
-        p(1) = (3 - 1.5) / 4 + (1.5 + 0.5) / 4 * 1/4 = 1/2,  p(2) = (1 - 0.5) / 4 + 1/2 * 1/4 = 1/4,  p(3) = 1/2 * 1/4
-    Unigrams, different tokens before: 0 and 1 before token 1, 1 before token 2. Thus n1 = n2 = 1, D1 = 1 - 2 * 1/3, and
-    D2 = 2 - 0 is out of its range, so 1.
-        p(1) = (2 - 1) / 3 + (1 + 1/3) / 3 * 1/4 = 4/9,  p(2) = (1 - 1/3) / 3 + 4/9 * 1/4 = 1/3,  p(3) = 4/9 * 1/4 = 1/9
-    Bigrams, occurrences: 0 1 twice, 1 2 and 1 1 once. Thus n1 = 2, n2 = 1, D1 = 1 - 2 * 1/2 * 1/2 = 1/2, and again 1.
-        p(1 | 0) = (2 - 1) / 2 + 1/2 * 4/9,  p(2 | 1) = (1 - 1/2) / 2 + (1/2 + 1/2) / 2 * 1/3,  p(3 | 2) = p(3)
-    """
-    unigrams, bigrams, *_ = probabilities(fit([[0, 1, 2], [0, 1, 1]], 4), [[0, 1, 2, 3]], 4)
-    np.testing.assert_allclose(unigrams, [1, 1 / 2, 1 / 4, 1 / 8])
-    np.testing.assert_allclose(bigrams, [1, 13 / 18, 5 / 12, 1 / 9])
-
-
 CONTEXTS = {"seen": [0, 1, 2, 3, 1, 2, 3, 1], "partly seen": [4, 4, 4, 4, 4, 1, 2, 3], "unseen": [4] * 8}
 
 
@@ -111,19 +95,6 @@ def test_probabilities_of_all_tokens_sum_to_one(context):
     ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
     np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
     assert (ends > 0).all()
-
-
-def test_conversations_do_not_continue_one_another():
-    tables, texts = fit([[0, 1, 2], [0, 3, 1]]), [[0, 1], [0, 3, 1]]
-    together = probabilities(tables, texts)
-    assert together.tolist() == np.hstack([probabilities(tables, [text]) for text in texts]).tolist()
-    assert together[:, [0, 2]].tolist() == [[1, 1]] * MAX_ORDER
-
-
-@pytest.mark.parametrize("texts", [[], [[]], [[0], [0]]])
-def test_training_text_without_a_token_to_predict_is_refused(texts):
-    with pytest.raises(ValueError, match="no conversation of two tokens or more"):
-        fit(texts)
 
 
 def split_of(*texts):

@@ -81,19 +81,6 @@ def test_pairs_of_neighbours_turn_as_halves_of_a_head_did(tmp_path):
     assert scores[0] == pytest.approx(scores[1], rel=1e-6)
 
 
-def test_the_frequencies_of_llama_3_are_divided_as_llama_cpp_reads_them(tmp_path):
-    """By wavelength, as Llama's own code: short ones stay, long ones take the factor, and between it is blended."""
-    file, _ = export(tmp_path, "llama", rope_parameters=LLAMA3)
-    expected = []
-    for channel in range(4):
-        wavelength = 2 * np.pi * LLAMA3["rope_theta"] ** (2 * channel / 8)
-        turns = LLAMA3["original_max_position_embeddings"] / wavelength
-        smooth = min(1.0, max(0.0, (turns - 1.0) / (4.0 - 1.0)))
-        expected.append(1 / ((1 - smooth) / LLAMA3["factor"] + smooth))
-    assert min(expected) == 1 and max(expected) == 4
-    np.testing.assert_allclose(read(file).tensors["rope_freqs.weight"], expected, rtol=1e-6)
-
-
 def test_shards_and_half_precision_are_read(tmp_path):
     theirs = make("qwen3", vocab_size=259, bos_token_id=256, eos_token_id=257).to(torch.bfloat16)
     theirs.save_pretrained(tmp_path / "model", max_shard_size="20KB")
@@ -103,13 +90,6 @@ def test_shards_and_half_precision_are_read(tmp_path):
     export_gguf(tmp_path / "model", tmp_path / "gguf", [])
     found = read(tmp_path / "gguf/model-f32.gguf").tensors["token_embd.weight"]
     np.testing.assert_array_equal(found, theirs.model.embed_tokens.weight.detach().float())
-
-
-def test_a_sliding_window_ends_the_context(tmp_path, capsys):
-    file, _ = export(tmp_path, "mistral", sliding_window=24)
-    assert read(file).fields["llama.context_length"] == 24
-    expected = "the context ends at 24 tokens, the sliding window, which llama.cpp does not apply\n"
-    assert capsys.readouterr().err.endswith(f"export_gguf: {expected}")
 
 
 def test_tokens_that_end_an_answer(tmp_path):

@@ -10,8 +10,7 @@ from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, char, sentencepiece, whitespace
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
-from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from support.external_tokenizers import build_blanks, build_phi3, built, byte_level, llama_like
+from support.external_tokenizers import build_phi3, built, byte_level
 from support.gguf_reading import TOKENIZER, read
 from support.texts import SAMPLE_TEXT
 
@@ -60,14 +59,6 @@ def test_a_pattern_that_llama_cpp_has_not_is_refused_with_a_text_that_all_of_its
         assert other.encode(raised.value.example) != ChatTokenizer(own(trained)).encode(raised.value.example)
 
 
-def test_unigram_is_refused_with_a_character_that_needs_bytes():
-    trained = own(sentencepiece.train([SAMPLE_TEXT] * 9, 400, sentencepiece.Settings(algorithm="unigram")))
-    with pytest.raises(UnsupportedModel, match="Unigram has no byte fallback") as raised:
-        algorithm(trained)
-    ids = ChatTokenizer(trained).encode(raised.value.example)
-    assert len(ids) > 1 and b"".join(trained.tokens[i] for i in ids).decode() == raised.value.example
-
-
 def test_sentencepiece_has_scores_and_byte_tokens(tmp_path):
     vocabulary = own(sentencepiece.train([SAMPLE_TEXT] * 9, 500, sentencepiece.Settings(algorithm="bpe")))
     found = fields(ChatTokenizer(vocabulary), tmp_path)
@@ -78,30 +69,10 @@ def test_sentencepiece_has_scores_and_byte_tokens(tmp_path):
     assert found["token_type"][found["unknown_token_id"]] == 5
 
 
-def test_llamas_space_before_a_text_is_a_field(tmp_path):
-    assert fields(load(llama_like(tmp_path)), tmp_path)["add_space_prefix"] is True
-
-
-def test_tokens_that_a_text_is_searched_for_are_user_defined(tmp_path):
-    found = fields(load(build_blanks(tmp_path).path), tmp_path)
-    assert found["token_type"][found["tokens"].index("    ")] == 4
-
-
 def test_sentencepiece_of_which_some_pairs_are_not_merged_is_refused(tmp_path):
     with pytest.raises(UnsupportedModel, match="merges every pair that makes a token") as raised:
         algorithm(load(build_phi3(tmp_path).path).vocabulary)
     assert raised.value.example
-
-
-def test_a_name_that_two_tokens_make_is_refused():
-    """SentencePiece merges what a text contains, and looks the result up among all tokens."""
-    trained = own(sentencepiece.train([SAMPLE_TEXT] * 9, 500, sentencepiece.Settings(algorithm="bpe")))
-    first = next(token for token in trained.tokens if len(token) > 1 and token.isalpha())
-    last, place = b"t", trained.kinds.index(Kind.UNUSED) + 1
-    tokens = (*trained.tokens[:place], first + last, *trained.tokens[place + 1 :])
-    assert (last, Kind.NORMAL) in zip(trained.tokens, trained.kinds, strict=True) and tokens.count(first + last) == 1
-    with pytest.raises(UnsupportedModel, match=f"merges two tokens into the name .* '{(first + last).decode()}'"):
-        algorithm(replace(trained, tokens=tokens))
 
 
 def test_a_token_that_only_looking_up_gives_is_refused_but_for_llama3(tmp_path):

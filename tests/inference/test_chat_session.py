@@ -20,7 +20,7 @@ from chatmill.conversation import (
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_engine
-from chatmill.inference.sampler import IncrementalDetokenizer, Sampling, StopSequences, Utf8StreamDecoder
+from chatmill.inference.sampler import IncrementalDetokenizer, Sampling, Utf8StreamDecoder
 from export_onnx import main as export
 from support.scripted import ScriptedEngine
 from support.tiny import byte_tokenizer, write_model
@@ -95,12 +95,6 @@ def test_calculator_answers_a_call_and_only_the_text_is_shown():
     assert session.conversation[-1].parts == (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
 
 
-def test_a_call_that_is_no_arithmetic_gets_an_error_and_the_reply_goes_on():
-    session = chat(say("[os.system]Sorry."))
-    assert ask(session, "Run it") == "Sorry."
-    assert session.conversation[-1].parts[1] == Part("output", "error: not arithmetic")
-
-
 @given(TEXT.filter(str.strip))
 def test_no_text_of_the_user_opens_a_turn(text):
     session = chat(say("Ho"))
@@ -133,17 +127,6 @@ def test_a_question_longer_than_the_context_is_refused_and_nothing_changes():
     assert ask(session, "Hi") == "Fine"
 
 
-def test_an_answer_that_is_not_listened_to_ends_there():
-    session = chat(say("Ho, ho, ho", end=False)[:3], say("Fine"))
-    answer = session.ask("Hi")
-    assert [next(answer), next(answer)] == ["H", "o"]
-    answer.close()
-    assert session.conversation[-1] == Message.from_text("assistant", "Ho")
-    session.engine.script = iter(say("Fine"))
-    assert ask(session, "And?") == "Fine"
-    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
-
-
 def test_reply_answers_a_given_conversation_and_says_whether_it_stopped():
     conversation = [
         Message.from_text("user", "Hi"),
@@ -159,65 +142,12 @@ def test_reply_answers_a_given_conversation_and_says_whether_it_stopped():
     assert session.conversation == []
 
 
-def test_undo_takes_the_question_back_and_the_cache_with_it():
-    session = chat(say("Ho"), say("Fine"), say("Well"))
-    assert session.undo() is None
-    ask(session, "Hi")
-    ask(session, "And you?")
-    assert session.undo() == "And you?"
-    assert [message.text for message in session.conversation] == ["Hi", "Ho"]
-    assert ask(session, "Edited?") == "Well"
-    assert TOKENIZER.decode(session.engine.received_ids[-len(say("Well"))]) == f"Edited?{IM_END}\n{IM_START}assistant\n"
-    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Well")[:-1]
-
-
-def test_what_an_answer_took_is_counted():
-    session = chat(say("Ho"), say("Fine."))
-    ask(session, "Hi")
-    assert (session.answer_stats.cached_tokens, session.answer_stats.tokens) == (0, 3)
-    prompt = session.answer_stats.prompt_tokens
-    ask(session, "You?")
-    assert session.answer_stats.cached_tokens == prompt + 2
-    assert session.answer_stats.prompt_tokens == len(session.prompt_ids) == len(prompt_of(session.conversation[:-1]))
-    assert session.answer_ids == say("Fine.")
-    assert 0 < session.answer_stats.first_token <= session.answer_stats.seconds
-
-
-@given(st.lists(st.text("ab.\n", max_size=6)), st.lists(st.text("ab.\n", min_size=1, max_size=3), max_size=3))
-def test_text_ends_where_the_first_stop_text_begins(chunks, stop):
-    stops, shown, text = StopSequences(stop), "", "".join(chunks)
-    for chunk in chunks:
-        if not stops.matched:
-            shown += stops.push(chunk)
-    shown += "" if stops.matched else stops.push("", final=True)
-    assert shown == text[: min((text.find(one) for one in stop if one in text), default=len(text))]
-
-
 def test_an_answer_ends_at_a_stop_text_and_the_chat_goes_on():
     session = chat(say("One. Two. Three.")[:7], say("Fine"), stop=[". Tw", "Three"])
     assert ask(session, "Count") == "One"
     assert session.conversation[-1] == Message.from_text("assistant", "One")
     assert ask(session, "And?") == "Fine"
     assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
-
-
-def test_a_loaded_conversation_is_continued_with_its_system_prompt():
-    session = chat(say("Fine"), system="Be kind.")
-    session.set_conversation(
-        [Message.from_text("system", "Be brief."), *map(Message.from_text, ["user", "assistant"], ["Hi", "Ho"])]
-    )
-    assert ask(session, "You?") == "Fine"
-    assert session.system == "Be brief."
-    assert session.engine.received_ids[0] == prompt_of(session.conversation[:-1])
-
-
-def test_a_new_system_prompt_is_read_before_what_was_said():
-    session = chat(say("Ho"), say("Fine"))
-    ask(session, "Hi")
-    session.system = "Be brief."
-    ask(session, "You?")
-    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("Fine")[:-1]
-    assert [message.role for message in session.conversation] == ["system", "user", "assistant", "user", "assistant"]
 
 
 def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
@@ -268,11 +198,3 @@ def test_the_tools_of_a_model_are_declared_before_the_system_prompt(template):
     session.system = "Be kind."
     ask(session, "Hi")
     assert TOKENIZER.decode(session.prompt_ids).count("Tools: calculator\nBe kind.") == 1
-
-
-def test_what_a_conversation_declares_is_declared_once_and_an_evaluation_adds_nothing():
-    session = chat(say("Ho"), tools=["calculator"])
-    question = [Message.from_text("user", "Hi")]
-    session.greedy_reply(question, 8)
-    assert session.prompt_ids == prompt_of(question)
-    assert declare_tools(declare_tools(question)) == declare_tools(question)

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END, IM_START, Message
+from chatmill.conversation import CONTROL_TOKENS, Message
 from chatmill.inference.chat_template import (
     LAYOUTS,
-    ChatmillTemplate,
     ExternalTemplate,
     recognise_layout,
     select_template,
@@ -78,12 +77,6 @@ def test_no_text_is_a_control_token(name, message):
     assert controls(message) == controls("Q")
 
 
-def test_the_space_a_tokenizer_puts_first_stands_after_every_control_token():
-    assert text(external("llama2", leading_space=True).prompt(SECOND)).count("<s> [INST]") == 2
-    assert "A</s> \n<|user|>\nR" in text(external("zephyr", leading_space=True).prompt(SECOND))
-    assert text(external("plain", leading_space=True).prompt(FIRST)) == "<s> S\n\nQ"
-
-
 def test_templates_are_recognised_by_what_they_name():
     jinja = {
         "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}",
@@ -96,17 +89,6 @@ def test_templates_are_recognised_by_what_they_name():
     }
     assert {name: recognise_layout(found) for name, found in jinja.items()} == {name: name for name in jinja}
     assert recognise_layout("{{ messages }}") is None
-
-
-def test_our_template_is_taken_where_the_tokenizer_has_all_that_it_needs():
-    special = {name: i for i, name in enumerate(CONTROL_TOKENS)}
-    assert [select_template(name, special) for name in ("chatml", "markers")] == [
-        ChatmillTemplate(),
-        ChatmillTemplate("markers"),
-    ]
-    other = select_template("chatml", {IM_START: 1, IM_END: 2})
-    assert text(other.prompt(FIRST)).startswith(f"{IM_START}system\nS{IM_END}\n")
-    assert BOS not in text(other.prompt(FIRST))
 
 
 def test_a_template_that_cannot_be_used_is_named():
@@ -150,15 +132,3 @@ def test_the_first_token_is_put_where_the_models_files_put_it(settings, jinja, b
     (tmp_path / "chat_template.jinja").write_text(jinja)
     found = write(tmp_path, tokenizer_config=settings, tokenizer={"added_tokens": [{"id": 1, "content": "<s>"}]})
     assert (found.bos_id, found.chat_template) == (bos, jinja)
-
-
-def test_of_several_templates_the_default_is_taken(tmp_path):
-    templates = [{"name": "tools", "template": "T"}, {"name": "default", "template": "D"}]
-    assert write(tmp_path, tokenizer_config={"chat_template": templates}).chat_template == "D"
-
-
-@pytest.mark.parametrize("content", ["{", "[1]", "[" * 100_000])
-def test_a_damaged_file_is_named(content, tmp_path):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(ValueError, match=r"config\.json: (not JSON|expected a JSON object)"):
-        read_model_metadata(tmp_path)

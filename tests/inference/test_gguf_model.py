@@ -91,11 +91,6 @@ def test_a_tokenizer_that_is_not_the_model_s_is_refused(tmp_path):
         load_model(one / "gguf/model-f32.gguf", tokenizer=other / "tokenizer")
 
 
-def test_of_several_files_one_must_be_named(tmp_path):
-    with pytest.raises(ValueError, match=r"4 models: name one of .*model-f16\.gguf, .*model-f32\.gguf"):
-        load_model(own(tmp_path, "byte") / "gguf")
-
-
 def rewritten(source, target, **changes):
     """A copy of a file with other fields; None removes one."""
     content = read(source)

@@ -55,15 +55,6 @@ def test_a_chat_template_is_recognised_and_can_be_chosen(external):
         load_model(external, device="cpu", threads=1)
 
 
-def test_an_answer_ends_at_the_ids_that_the_models_files_name(external):
-    first = ChatSession(*load_model(external, device="cpu", threads=1), max_tokens=2)
-    list(first.ask("Hi"))
-    (external / "generation_config.json").write_text(json.dumps({"eos_token_id": [first.answer_ids[1]]}))
-    session = ChatSession(*load_model(external, device="cpu", threads=1), max_tokens=8)
-    list(session.ask("Hi"))
-    assert session.answer_ids == first.answer_ids
-
-
 def test_a_tokenizer_beside_the_model_is_found_and_another_can_be_named(external, models, tmp_path):
     (external / "tokenizer.json").unlink()
     with pytest.raises(ValueError, match=r"external: no tokenizer beside the model: name one with --tokenizer"):
@@ -80,15 +71,6 @@ def test_another_tokenizer_than_the_models_needs_to_be_trusted(models, tmp_path)
     with pytest.raises(ValueError, match=r"is not the one the model was trained with"):
         load_model(models / "model", **options)
     assert load_model(models / "model", **options, trust_tokenizer=True).engine.name == "pytorch"
-
-
-def test_of_several_graphs_one_must_be_named(models, tmp_path):
-    for name in ("a.onnx", "b.onnx"):
-        shutil.copy(models / "onnx" / "model.onnx", tmp_path / name)
-    with pytest.raises(ValueError, match=r"2 models: name one of .*a\.onnx, .*b\.onnx"):
-        load_model(tmp_path)
-    shutil.copy(models / "model" / "tokenizer.json", tmp_path)
-    assert load_model(tmp_path / "a.onnx", threads=1).engine.name == "onnx"
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,6 @@ def segments(conversations):
     return find_segments(conversations.numpy())
 
 
-@pytest.mark.parametrize("time", [3, 256, 600])
-def test_a_compiled_step_attends_as_another_does(time):
-    compiled = torch.compile(attend, backend="eager", fullgraph=True)
-    for found, expected in zip(attended(compiled, time), attended(attend, time), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-
-
 def test_nobody_sees_another_conversation_or_what_comes_later():
     seen = conversation_mask(torch.tensor([[0, 0, 1, -1]]))[0, 0]
     assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]

@@ -1,15 +1,9 @@
-import copy
 import math
-import operator
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from chatmill.model.chat_model import initialise
 from chatmill.soft_tokenizer.byte_head import FIRST_END_MARK, NO_SYMBOL, ByteHead, byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from support.tiny import CONFIG
@@ -89,14 +83,6 @@ def test_tokens_are_bytes_and_an_end_and_others_a_symbol_of_their_own():
     ]
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=3), st.sampled_from([*Kind])), min_size=1, max_size=12))
-def test_no_two_tokens_are_spelled_alike_and_none_goes_on_from_another(entries):
-    rows = [tuple(s for s in row if s != NO_SYMBOL) for row in spell_vocabulary(vocabulary(entries)).tolist()]
-    rows = [row for row in rows if row]
-    assert len(rows) == sum(kind != UNUSED for _, kind in entries)
-    assert not any(i != j and a == b[: len(a)] for i, a in enumerate(rows) for j, b in enumerate(rows))
-
-
 def test_nats_are_those_of_one_symbol_after_another(head):
     hidden, targets = random_hidden(2, 8), torch.tensor([MADE, MADE[::-1]])
     expected = [
@@ -122,53 +108,3 @@ def test_all_tokens_and_all_other_spellings_are_together_certain(head):
     total = head.logits(hidden[None]).exp().sum().item()
     assert 0 < total < 1
     assert total + sum(math.exp(-nats_of(head, hidden, way)) for way in lost) == pytest.approx(1, abs=1e-4)
-
-
-def test_a_loaded_head_spells_like_the_saved_one(head):
-    hidden = random_hidden(2)
-    other = ByteHead(replace(CONFIG, vocab_size=len(ENTRIES), byte_head=head.shape)).eval()
-    assert other.logits(hidden).isneginf().all()
-    other.load_state_dict(head.state_dict())
-    torch.testing.assert_close(other.logits(hidden), head.logits(hidden), atol=0, rtol=0)
-
-
-WORDS = [bytes(word) for word in product(b"abcdef", repeat=3)]
-HELD_OUT = WORDS[5::9]
-TAUGHT = [word for word in WORDS if word not in HELD_OUT]
-
-
-def meant(words):
-    """(N, C): hidden states that encode the position of each letter."""
-    letters = torch.randn(3, 6, CONFIG.hidden_size, generator=torch.Generator().manual_seed(2))
-    return torch.stack([sum(letters[i, letter - ord("a")] for i, letter in enumerate(word)) for word in words])
-
-
-def taught(hidden):
-    """A head that was trained on the taught words with their hidden states, and its final nats per word."""
-    head = new_head([(word, NORMAL) for word in TAUGHT], width=32, features=64, slots=1).train()
-    initialise(head, 1)
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.01)
-    for _ in range(80):
-        nats = head.nats(hidden[None], torch.arange(len(TAUGHT))[None]).mean()
-        nats.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return head.eval(), nats.item()
-
-
-def test_words_outside_the_vocabulary_are_spelled():
-    head, nats = taught(meant(TAUGHT))
-    assert nats < 0.05
-    spelled = [head.generate_token(hidden, 9) for hidden in meant(HELD_OUT)]
-    assert sum(map(operator.eq, spelled, HELD_OUT)) > 0.6 * len(HELD_OUT)  # by chance one in 216
-
-
-def test_gradients_are_the_same_each_time_where_that_is_asked_for(head):
-    trained = copy.deepcopy(head).train().requires_grad_(True)
-    ids = torch.tensor(MADE * 50)[None]
-    gradients = []
-    for _ in range(2):
-        trained.nats(random_hidden(1, ids.shape[1]), ids).sum().backward()
-        gradients.append([weight.grad for weight in trained.parameters()])
-        trained.zero_grad()
-    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from support.external_models import IDS, LLAMA3, logits_of, make, open_on_cpu, rewrite, transformers
+from support.external_models import IDS, LLAMA3, logits_of, make, open_on_cpu, rewrite
 from support.tiny import VOCABULARY, random_model, write_model
 
 VARIANTS = {
@@ -42,16 +42,6 @@ def test_other_families_give_the_logits_of_transformers(tmp_path, family, change
     np.testing.assert_allclose(engine.sequence_logits(IDS), expected, atol=1e-4)
     engine.append(IDS[:20]), engine.rewind(9), engine.append(IDS[9:21])
     np.testing.assert_allclose([engine.append([token]) for token in IDS[21:]], expected[21:], atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_other_number_formats_become_float32_on_the_processor(llama, tmp_path, dtype):
-    model = llama[0].to(dtype)
-    model.save_pretrained(tmp_path / "other")
-    engine = open_on_cpu(tmp_path / "other")
-    assert engine.num_bytes == 4 * sum(weight.numel() for weight in model.parameters())
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "other", dtype=torch.float32)
-    np.testing.assert_allclose(engine.sequence_logits(IDS), logits_of(theirs), atol=1e-4)
 
 
 def as_safetensors(weights, folder):
@@ -107,17 +97,6 @@ def test_a_file_can_be_named_and_shards_are_found_as_transformers_writes_them(ll
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     for path in (folder / "model.safetensors", tmp_path / "shards", tmp_path / "shards/model.safetensors.index.json"):
         np.testing.assert_allclose(open_on_cpu(path).sequence_logits(IDS), logits_of(model), atol=1e-4)
-
-
-@pytest.mark.parametrize("equal", [True, False])
-def test_a_saved_head_is_tied_where_it_is_the_embedding(tmp_path, equal):
-    model = make("llama", tie_word_embeddings=equal)
-    model.config.tie_word_embeddings = True
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    engine, saved = open_on_cpu(tmp_path), sum(weight.numel() for weight in model.state_dict().values())
-    assert engine.num_bytes == 4 * (saved - equal * model.lm_head.weight.numel())
-    np.testing.assert_allclose(engine.sequence_logits(IDS), logits_of(model), atol=1e-4)
 
 
 @pytest.mark.parametrize(

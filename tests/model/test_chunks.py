@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from chatmill.checkpoints.configuration import Chunking
 from chatmill.model.layers import conversation_mask
-from chatmill.soft_tokenizer.chunks import ChunkedDecoder, moving_average
+from chatmill.soft_tokenizer.chunks import ChunkedDecoder
 from support.tiny import CONFIG
 
 SMALL = Chunking(rate=3.0, width=48, layers=2, window=8)
@@ -108,12 +108,6 @@ def test_packed_conversations_are_read_as_if_alone(decoder):
     assert starts[0, [0, 5, 29]].all() and not starts.all()
 
 
-def test_a_fixed_stride_counts_from_the_start_of_each_conversation():
-    decoder = random_decoder(replace(SMALL, boundaries="fixed"))
-    starts = read_packed(decoder, random_tokens(1, 12), [5, 7])[2]
-    assert starts.int().tolist() == [[1, 0, 0, 1, 0, 1, 0, 0, 1, 0, 0, 1]]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -127,13 +121,3 @@ def test_a_fixed_stride_counts_from_the_start_of_each_conversation():
 def test_impossible_chunks_are_refused(change, message):
     with pytest.raises(ValueError, match=f"chunking.{message}"):
         replace(SMALL, **change)
-
-
-def test_the_moving_average_is_that_of_a_loop():
-    generator = torch.Generator().manual_seed(0)
-    chunks, p = torch.randn(3, 200, 5, generator=generator), torch.rand(3, 200, generator=generator) / 2 + 0.5
-    p[:, [0, 90]] = 1.0
-    expected = [chunks[:, 0]]
-    for i in range(1, 200):
-        expected.append(p[:, i, None] * chunks[:, i] + (1 - p[:, i, None]) * expected[-1])
-    torch.testing.assert_close(moving_average(chunks, p, None), torch.stack(expected, dim=1))

@@ -1,5 +1,4 @@
 import json
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
@@ -10,10 +9,7 @@ import pytest
 import torch
 
 from chatmill.checkpoints.configuration import RopeScaling, Variant, to_hugging_face
-from chatmill.onnx_export import decoder_graph
 from chatmill.onnx_export import graphs as onnx_graph
-from chatmill.onnx_export.decoder_graph import BLOCK, quantize
-from support.dequantized import dequantize
 from support.tiny import CONFIG, random_model
 
 METADATA = {"fingerprint": "f", "template": "chatml"}
@@ -211,30 +207,6 @@ def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):
     inputs = [node.name for node in portable.get_inputs()]
     assert inputs == ["input_ids", "attention_mask", "position_ids", *names("past_key_values")]
     assert [node.name for node in portable.get_outputs()] == ["logits", *names("present")]
-
-
-def rounded(model, bits):
-    """A copy of a model with dequantized matrices; embeddings of odd widths are not quantized."""
-    copy = deepcopy(model)
-    with torch.no_grad():
-        for name, weight in copy.named_parameters():
-            if weight.ndim == 2 and not ("embed" in name and weight.shape[1] % BLOCK):
-                restored = dequantize(*quantize(weight.numpy(), bits), weight.shape[1])
-                weight.copy_(torch.from_numpy(restored))
-    return copy
-
-
-@pytest.mark.parametrize(("width", "tied"), [(32, True), (32, False), (48, False)])
-@pytest.mark.parametrize("bits", [8, 4])
-def test_quantized_graph_computes_with_the_quantized_weights(bits, width, tied, monkeypatch):
-    monkeypatch.setattr(decoder_graph, "_ACCURACY", 1)  # activations stay float32
-    model = random_model(replace(CONFIG, hidden_size=width, tie_word_embeddings=tied))
-    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
-    graph = session(onnx_graph.shared(weights, to_hugging_face(model.config), METADATA, bits))
-    ids = some_ids(1, 24)
-    with torch.inference_mode():
-        expected = rounded(model, bits)(torch.from_numpy(ids)).numpy()
-    np.testing.assert_allclose(SharedCache(graph, 1).run(ids, 0, 24), expected, atol=TOLERANCE)
 
 
 QUANTIZED = {

@@ -21,20 +21,6 @@ def test_an_atomic_output_replaces_a_folder_at_once(tmp_path):
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_folder_replaces_a_file_and_a_file_a_folder(tmp_path):
-    output = tmp_path / "train.jsonl"
-    output.write_text("one file")
-    with atomic_output(output) as place:
-        place.mkdir()
-        (place / "part").touch()
-        assert output.read_text() == "one file"
-    assert [file.name for file in output.iterdir()] == ["part"]
-    with atomic_output(output) as place:
-        place.write_text("again one file")
-    assert output.read_text() == "again one file"
-    assert list(tmp_path.iterdir()) == [output]
-
-
 def test_a_growing_output_is_read_while_it_is_written_and_whole_in_the_end(tmp_path):
     output = tmp_path / "curve"
     output.write_text("of an earlier run, and longer")
@@ -46,14 +32,6 @@ def test_a_growing_output_is_read_while_it_is_written_and_whole_in_the_end(tmp_p
             file.write("2\n")
         assert output.read_text() == "1\n2\n"
     assert list(tmp_path.iterdir()) == [output] and output.read_text() == "1\n2\n"
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
-def test_a_growing_output_is_removed_on_an_error(tmp_path, error):
-    with pytest.raises(error), atomic_output(tmp_path / "curve", grows=True) as place:
-        place.write_text("1\n")
-        raise error
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

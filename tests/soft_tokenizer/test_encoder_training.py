@@ -15,9 +15,6 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     make_byte_embedding,
     measure_noisy,
     measure_plugged,
-    plug_in,
-    rows_for,
-    transferred_embedding,
     with_embedding_table,
 )
 from chatmill.soft_tokenizer.encoder_training import (
@@ -25,9 +22,6 @@ from chatmill.soft_tokenizer.encoder_training import (
     EmbeddingDataset,
     compute_metrics,
     fit_encoder,
-    fit_last_layer,
-    has_collapsed,
-    is_held_out,
     predict,
 )
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -87,13 +81,6 @@ def test_control_tokens_are_apart_and_a_fallback_token_is_its_byte():
     assert dataset.byte_ids[0, :2].tolist() == [START + Kind.FALLBACK, 0]
 
 
-def test_about_the_share_is_held_out_and_the_seed_decides_which():
-    first, second = make_dataset(), make_dataset(seed=2)
-    assert 0.1 < first.held_out.float().mean() < 0.3
-    assert not torch.equal(first.held_out, second.held_out)
-    assert not is_held_out(b"a", Kind.NORMAL, 0.0, 1) and is_held_out(b"a", Kind.NORMAL, 1.0, 1)
-
-
 def test_a_share_that_holds_out_no_token_is_refused():
     with pytest.raises(ValueError, match=r"held_out = 1e-09: 0 of .* are held out.*change held_out"):
         EmbeddingDataset.from_table(
@@ -109,35 +96,6 @@ def test_rows_that_follow_from_bytes_are_known_for_tokens_never_seen():
     assert found["nearest"]["cosine"] > 20 * found["nearest"]["chance"]
 
 
-@pytest.mark.parametrize("ridge", [1e-4, 1e9])
-def test_a_network_that_tells_no_tokens_apart_is_flagged(ridge):
-    rows = 5 + torch.randn(SIZE, 8, generator=torch.Generator().manual_seed(0))
-    unread = replace(make_dataset(rows), byte_ids=torch.full((VOCABULARY.num_text, 3), 65))
-    dataset = unread if ridge < 1 else make_dataset(rows)
-    everything = torch.ones_like(dataset.held_out)
-    found = measured(dataset, fitted(dataset, ridge=ridge), everything, everything)
-    assert found["mean_cosine"] > 0.95 and found["norm_ratio"] == pytest.approx(1, abs=0.05)
-    assert has_collapsed(found) and found["nearest"]["cosine"] < 0.02
-
-
-def test_the_mean_row_explains_nothing_and_the_rows_themselves_all():
-    dataset = make_dataset()
-    constant = dataset.rows[~dataset.held_out].mean(dim=0).expand_as(dataset.rows)
-    assert compute_metrics(constant, dataset, ~dataset.held_out, ~dataset.held_out)["variance_explained"]["plain"] == 0
-    perfect = compute_metrics(dataset.rows, dataset, ~dataset.held_out, dataset.held_out)
-    assert perfect["variance_explained"] == {"plain": 1, "by_use": 1} and perfect["nearest"]["cosine"] == 1
-    assert perfect["mean_cosine"] == pytest.approx(1) and perfect["norm_ratio"] == 1
-
-
-def test_the_last_matrix_is_that_of_least_squares():
-    dataset, shape = make_dataset(), replace(SHAPE, features=16)
-    encoder, weights = ByteEncoder(shape, 8), dataset.weights.double().sqrt()[:, None]
-    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), 0.0)
-    read = encoder.encode(dataset.byte_ids).detach().double()
-    expected = torch.linalg.lstsq(read * weights, dataset.rows.double() * weights).solution
-    torch.testing.assert_close(predict(encoder, dataset.byte_ids).double(), read @ expected, atol=1e-3, rtol=1e-3)
-
-
 def test_learning_gives_the_same_each_time_and_another_with_another_seed():
     dataset = make_dataset()
     first, again, other = (predict(fitted(dataset, steps=5, seed=seed), dataset.byte_ids) for seed in (1, 1, 2))
@@ -151,43 +109,6 @@ def test_the_same_rows_give_the_same_model_and_others_in_another_order_other_log
     logits = model(ids)
     assert torch.equal(with_embedding_table(model, table)(ids), logits)
     torch.testing.assert_close(with_embedding_table(model, table[order])(SIZE - 1 - ids), logits[..., order])
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_rows_made_anew_at_each_call_are_those_of_the_table_made_once(tied):
-    model, ids = model_with(tied), torch.tensor([[1, 5, 300]])
-    embedding = make_byte_embedding(encoder_for(model), VOCABULARY, embedding_table(model))
-    plugged = with_embedding_table(model, embedding.weight)
-    plug_in(model, embedding)
-    torch.testing.assert_close(model(ids), plugged(ids))
-    assert torch.equal(embedding_table(with_embedding_table(model, embedding_table(model))), embedding_table(plugged))
-
-
-def test_control_tokens_keep_their_rows_in_another_tokenizer():
-    table, other = (
-        torch.arange(SIZE)[:, None],
-        add_special_tokens(byte_level_vocabulary([b"zz"], "bpe", "merge", PATTERNS["qwen2"]), []),
-    )
-    rows = rows_for(other, VOCABULARY, table, np.arange(SIZE, 0, -1))
-    for name, i in other.special.items():
-        assert rows[i] == VOCABULARY.special[name]
-    assert rows[0] == SIZE - 1
-
-
-def test_a_tokenizer_of_the_same_tokens_in_another_order_costs_nothing():
-    model = model_with()
-    evaluator = EmbeddingEvaluator(model, ChatTokenizer(VOCABULARY), "chatml", 0.1, RECORDS[:3])
-    turned = add_special_tokens(
-        byte_level_vocabulary([*reversed(SYLLABLES), *reversed(WORDS)], "bpe", "merge", PATTERNS["qwen2"]), []
-    )
-    encoder, other = encoder_for(model), ChatTokenizer(turned)
-    own, external = (
-        evaluator.bits_per_byte(
-            transferred_embedding(evaluator, encoder, tokenizer, np.ones(SIZE)).weight, evaluator.corpus(tokenizer)
-        )
-        for tokenizer in (evaluator.tokenizer, other)
-    )
-    assert other.fingerprint != evaluator.tokenizer.fingerprint and external == pytest.approx(own, rel=1e-5)
 
 
 def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():

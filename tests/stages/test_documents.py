@@ -10,7 +10,6 @@ import evaluate
 import export_onnx
 import mix
 import prepare
-import train_soft_tokenizer
 import train_tokenizer
 from chatmill.conversation import IM_END, is_document
 from chatmill.encoded.token_files import read_split
@@ -101,12 +100,6 @@ def test_blank_and_repetitive_documents_are_rejected(tmp_path):
     assert [one["reason"] for one in rejects] == ["empty_document", "long_run"]
 
 
-def test_copies_of_documents_are_dropped_and_nearly_equal_ones_are_not_held_out(beside):
-    mixed = json.loads((beside / "mix.json").read_text())
-    texts = [record.text for name in mix.SPLITS for record in read_records(beside / f"{name}.jsonl")]
-    assert len(set(texts)) == len(texts) == sum(mixed["conversations"].values())
-
-
 def test_documents_are_trained_on_with_their_ends(beside):
     split = read_split(beside / "tokens", "train")
     texts = {record.text for record in read_records(beside / "train.jsonl") if is_document(record.text)}
@@ -134,12 +127,3 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     for name in ("stop_nats_per_turn", "stops_rate"):
         assert chats[name] == found[name]
     assert chats["tokenizer"]["tokens_per_message"] == found["tokenizer"]["tokens_per_message"]
-
-
-@pytest.mark.parametrize("name", ["beside", "alone"])
-def test_embeddings_are_learnt_from_bytes_beside_documents(name, request, tmp_path):
-    folder = request.getfixturevalue(name)
-    inputs = (folder / part for part in ("train.jsonl", "test.jsonl", "tokens", "tokenizer", "model"))
-    train_soft_tokenizer.main(*inputs, ANY_FOLDER, tmp_path / "soft", tmp_path / "soft.json", parameters=SOFT)
-    found = json.loads((tmp_path / "soft.json").read_text())["bits_per_byte"]["table"]
-    assert found["all"] > 0 and (found["assistant"] is None) == (name == "alone")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import export_onnx
-from chatmill.conversation import Message, Part, Record, conversation_segments, declare_tools, parse, render, unescape
+from chatmill.conversation import Message, Part, Record, conversation_segments, parse, render, unescape
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
 from chatmill.evaluation.answering import answer_prompts
@@ -88,15 +88,6 @@ def test_bits_per_byte_pool_the_documents_scored_one_at_a_time(folders, tmp_path
     assert found == pytest.approx(nats / num_bytes / math.log(2), abs=1e-4)
 
 
-def test_every_precision_stands_beside_the_others(metrics):
-    found = metrics["engines"]
-    assert all(values.keys() == {"bits_per_byte", "skills_macro", "size_mb"} for values in found.values())
-    precisions = [found[name] for name in ("onnx", "onnx_int8", "onnx_int4")]
-    sizes = [values["size_mb"] for values in precisions]
-    assert sizes == sorted(sizes, reverse=True)
-    assert len({values["bits_per_byte"] for values in precisions}) == 3
-
-
 @pytest.fixture(scope="module")
 def persona_records(tmp_path_factory):
     items = generate(write_persona(tmp_path_factory.mktemp("persona")), limit=450, seed=1)
@@ -111,14 +102,6 @@ def test_sense_and_recall_are_measured_beside_the_parrot(folders, tmp_path, pers
     assert found["counts"]["sense"] == dict.fromkeys(kinds, 3) | {"parrot": dict.fromkeys(kinds, 3)}
     assert found["intervals"]["sense"]["parrot"]["later"] == pytest.approx(wilson(0, 3), abs=1e-6)
     assert found["counts"]["recall"] == 3 and "skills" not in found
-
-
-@pytest.mark.parametrize("persona", [None, "intents: {hi: {known: [hi], held_back: [hello], answers: [Hi!]}}"])
-def test_without_a_persona_or_questions_to_it_there_is_no_sense_rate(folders, tmp_path, persona_records, persona):
-    if persona:
-        write_persona(tmp_path, persona)
-    found = evaluated(folders, tmp_path, RECORDS if persona else persona_records[:8])
-    assert not {"sense", "recall"} & (found.keys() | found["counts"].keys())
 
 
 def test_sources_pool_to_the_whole(metrics):
@@ -150,26 +133,6 @@ def test_tokens_that_are_not_encoded_as_the_model_reads_are_refused(folders, tmp
     message = r"tokens was encoded with another tokenizer or template than that of .*model: .* dvc repro train_model"
     with pytest.raises(ValueError, match=message):
         evaluated(folders, tmp_path, RECORDS[:1], tokens=tokens)
-
-
-def test_the_stride_changes_the_bits_of_long_conversations_alone_and_is_named(folders, tmp_path):
-    short, long = RECORDS[0], replace(RECORDS[-1], source="long")
-    half, given = (evaluated(folders, tmp_path, [short, long], stride=stride) for stride in (None, 64))
-    assert (half["stride"], given["stride"]) == (320, 64)
-    bits = [found["bits_per_byte"]["by_source"] for found in (half, given)]
-    assert bits[0]["talk"] == bits[1]["talk"] and bits[0]["long"] != bits[1]["long"]
-
-
-def test_data_without_skills_has_no_skills_in_its_metrics(folders, tmp_path):
-    found = evaluated(folders, tmp_path, RECORDS[:1])
-    assert "skills" not in found
-    assert found["engines"]["pytorch"]["skills_macro"] is None
-
-
-def test_wrong_answers_are_shown_with_what_is_correct(more_metrics):
-    [first, *others] = more_metrics["wrong_answers"]["adding"]
-    assert first["question"] and first["answer"] not in first["expected"].split(" or ")
-    assert first["answer"] not in [other["answer"] for other in others]
 
 
 def samples_of(folder):
@@ -209,33 +172,12 @@ def test_every_share_and_the_bits_have_an_interval_and_a_count(more_metrics):
     assert set(paths(more_metrics["counts"])) == shares | bits | few
 
 
-def test_bits_are_measured_on_as_many_conversations_as_are_asked_for(folders, tmp_path):
-    found = evaluated(folders, tmp_path, conversations=3)["counts"]["bits_per_byte"]
-    assert found["all"] == sum(found["by_source"].values()) == 3
-
-
 def test_two_runs_write_the_same_bytes(folders, tmp_path):
     runs = []
     for _ in range(2):
         evaluated(folders, tmp_path, RECORDS[:2])
         runs.append((tmp_path / "evaluate.json").read_bytes() + (tmp_path / "samples.jsonl").read_bytes())
     assert runs[0] == runs[1]
-
-
-def test_bytes_cost_one_token_each_and_templates_are_counted(folders, tmp_path):
-    found = evaluated(folders, tmp_path, RECORDS[:1])["tokenizer"]
-    user, assistant = "What of tea?", "Tea is fine, naïvely. <\\|im_end|>"
-    assert found["bytes_per_token"] == pytest.approx(62 / 63, abs=1e-6)  # the escape is a token
-    assert found["tokens_per_message"] == {
-        "chatml": (1 + 2 * 3 + len("user\nassistant\n" + user + assistant) + 1) / 2,  # ï is two bytes
-        "markers": (1 + 1 + len(f"Human: {user}\n\nAssistant: {assistant}\n\n") + 1) / 2,
-    }
-
-
-def test_other_tokenizers_are_measured_on_the_same_text(folders, tmp_path):
-    file = folders / "model/tokenizer.json"
-    found = evaluated(folders, tmp_path, RECORDS[:1], compare_tokenizers=[file])
-    assert found["tokenizer"]["compared"] == {"tokenizer": pytest.approx(62 / 63, abs=1e-6)}
 
 
 def test_all_text_means_nothing_where_prompts_were_not_trained(folders, tmp_path):
@@ -256,11 +198,6 @@ def test_a_test_set_without_conversations_is_refused(folders, tmp_path):
         evaluated(folders, tmp_path, [])
 
 
-def test_a_bad_record_is_named_with_its_line(folders, tmp_path):
-    with pytest.raises(ValueError, match=r"test\.jsonl:2: not a rendered conversation at character 0"):
-        evaluated(folders, tmp_path, [RECORDS[0], Record("talk", "talk/1", "Hi<|im_end|>")])
-
-
 def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):
     (tmp_path / "free.txt").write_bytes(b"ok\n\xff\n")
     with pytest.raises(ValueError, match=r"free\.txt: not UTF-8 at byte 3"):
@@ -272,15 +209,3 @@ def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_
     write_manifest(model, kind="model", fingerprint="another")
     with pytest.raises(ValueError, match="have different tokenizers"):
         evaluated(folders, tmp_path, model=model)
-
-
-def test_free_prompts_are_asked_as_in_a_chat_with_the_models_tools(tmp_path):
-    class Echo:
-        def greedy_reply(self, conversation, max_tokens):
-            return Message.from_text("assistant", render(conversation)), True
-
-    (tmp_path / "free.txt").write_text("Hello?\n")
-    for tools in ((), ("calculator",)):
-        (found,) = answer_prompts(Echo(), tmp_path / "free.txt", tools, 4)
-        assert found["answer"] == render(declare_tools([Message.from_text("user", "Hello?")], tools))
-        assert (found["prompt"], "calculator" in found["answer"]) == ("Hello?", bool(tools))

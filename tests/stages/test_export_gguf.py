@@ -7,7 +7,7 @@ from safetensors.numpy import load_file
 
 from chatmill.conversation import BOS, CALL_END, IM_END, PAD
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.tokenizer.types import bpe, wordpiece
+from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, chat_template, write_folder
 from chatmill.training.model_folder import write_model as write_new
 from export_gguf import main
@@ -141,15 +141,6 @@ def test_the_template_is_that_of_the_model(tmp_path):
     fields = read(tmp_path / "gguf/model-f32.gguf").fields
     assert fields["tokenizer.chat_template"] == chat_template("markers")
     assert (tmp_path / "gguf/Modelfile").read_text().startswith("FROM ./model-f32.gguf\n")
-
-
-def test_a_tokenizer_that_llama_cpp_has_not_leaves_the_reason(tmp_path):
-    vocabulary = add_special_tokens(wordpiece.train([SAMPLE_TEXT * 2], 600, wordpiece.Settings()), [])
-    main(write(tmp_path, vocabulary), tmp_path / "gguf", quantize=["q8_0"])
-    assert sorted(file.name for file in (tmp_path / "gguf").iterdir()) == ["formats.json", "manifest.json"]
-    reason = {"reason": "llama.cpp's WordPiece is BERT's, which drops blanks", "example": "a  b"}
-    assert json.loads((tmp_path / "gguf/formats.json").read_text()) == {"gguf": reason}
-    assert check_manifest(tmp_path / "gguf") == vocabulary.fingerprint
 
 
 def test_a_damaged_model_is_refused(tmp_path):

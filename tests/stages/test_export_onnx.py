@@ -49,13 +49,6 @@ def test_two_exports_are_equal_byte_for_byte(model, tmp_path):
     ]
 
 
-def test_quantized_graphs_are_smaller(model, tmp_path):
-    main(model, tmp_path / "onnx", quantize=["int8", "int8_dynamic", "int4"])
-    names = ["model_shared.onnx", "model_shared_int8.onnx", "model_shared_int4.onnx"]
-    sizes = [(tmp_path / "onnx" / name).stat().st_size for name in names]
-    assert sizes == sorted(sizes, reverse=True)
-
-
 def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
     model, encoder = random_model(), ByteEncoder(ByteEncoderShape(layers=0, slots=64), CONFIG.hidden_size)
@@ -64,12 +57,6 @@ def test_an_export_chats_whose_embeddings_were_made_from_bytes(tmp_path):
     engine = load_model(tmp_path / "onnx", device="cpu", threads=1).engine
     assert engine.name == "onnx"
     np.testing.assert_allclose(engine.append([72, 105]), model(torch.tensor([[72, 105]])).detach()[0, -1], atol=1e-3)
-
-
-def test_a_model_made_elsewhere_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ValueError, match=r"config\.json: expected a model that train_model wrote"):
-        main(tmp_path, tmp_path / "onnx", quantize=[])
 
 
 def test_a_damaged_model_is_refused(model, tmp_path):

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 import export_tokenizer
 from chatmill.tokenizer.vocabulary.patterns import WORDS
@@ -71,17 +70,6 @@ def test_what_differs_has_a_reason(type, format, exact, reason, tmp_path):
     entry = formats_of(tmp_path / type)[format]
     assert entry.get("exact") is exact
     assert reason in entry["reason"]
-
-
-def test_only_requested_formats_are_written(bpe):
-    assert list(formats_of(bpe, ["llama2c"])) == ["llama2c"]
-    names = sorted(file.name for file in bpe.with_name("out").iterdir())
-    assert names == ["formats.json", "manifest.json", "tokenizer.llama2c.bin"]
-
-
-def test_an_unknown_format_is_refused_with_the_choices(bpe):
-    with pytest.raises(ValidationError, match="'binary', 'llama2c', 'tiktoken_pickle'"):
-        export_tokenizer.main(bpe, bpe.with_name("out"), formats=["gguf"])
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", None])

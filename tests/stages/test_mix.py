@@ -73,16 +73,6 @@ def test_the_copy_that_is_most_held_out_wins(tmp_path):
     assert (metrics["leaked"], metrics["duplicates"]) == (3, 1)
 
 
-def test_of_copies_on_one_side_the_first_is_kept(tmp_path):
-    write(
-        tmp_path / "prepared", {"b": [*FILLED, ("train", pair("x")), ("train", pair("x"))], "a": [("train", pair("x"))]}
-    )
-    _, metrics = run(tmp_path, {"b": {}, "a": {}})
-    remaining = [record.source for record in read_records(tmp_path / "train.jsonl") if record.text == pair("x")]
-    assert remaining == ["a"]
-    assert (metrics["leaked"], metrics["duplicates"]) == (0, 2)
-
-
 FLAGS = [[None, False], None, [False, None], [True, False], [True, None]]  # of a user and an assistant
 
 
@@ -108,23 +98,6 @@ def test_sources_that_share_questions_have_them_on_one_side(tmp_path):
     asked = [{text.partition("<|im_end|>")[0] for text in texts[name]} for name in mix.SPLITS]
     assert not asked[0] & asked[1] and not asked[0] & asked[2] and not asked[1] & asked[2]
     assert (sum(map(len, texts.values())), metrics["leaked"]) == (83, 0)
-
-
-def test_a_generated_question_is_taken_from_other_sources(tmp_path):
-    generated = [(f"skills/units/{i}", pair(f"q {i}?", "generated")) for i in range(40)]
-    texts, _ = mixed(tmp_path, {"a": FILLED + questions("q"), "b": generated})
-    side = {text: assign_split(group, **SHARES) for group, text in generated}
-    assert all(text in texts[name] for text, name in side.items())
-    for _, text in questions("q"):
-        remains = next((name for name in mix.SPLITS if text in texts[name]), None)
-        assert remains in (None, side[text.replace(text.split("\n")[-2], "generated<|im_end|>")])
-
-
-def test_rejects_are_counted_by_source_and_reason(tmp_path):
-    write(tmp_path / "prepared", {"a": FILLED})
-    write(tmp_path / "prepared", {"b": FILLED}, rejects=["bad_json", "empty_turn", "bad_json"])
-    _, metrics = run(tmp_path, {"a": {}, "b": {}})
-    assert metrics["read"]["b"]["conversations"]["rejected"] == {"bad_json": 2, "empty_turn": 1}
 
 
 def reference(records):
@@ -264,24 +237,10 @@ def test_generated_conversations_are_compared_with_other_sources_alone(tmp_path)
 # errors
 
 
-def test_a_file_of_an_unnamed_source_is_to_be_deleted(tmp_path):
-    write(tmp_path / "prepared", {"a": FILLED, "old": FILLED})
-    with pytest.raises(ValueError, match=r"old\.jsonl: params\.yaml has no section prepare\.old: delete .*/old\.\*"):
-        run(tmp_path, {"a": {}})
-
-
 @pytest.mark.parametrize("name", mix.SPLITS)
 def test_an_empty_side_is_an_error(tmp_path, name):
     with pytest.raises(ValueError, match=f"no conversations remain for {name}"):
         mixed(tmp_path, {"a": [record for record in FILLED if record[0] != name]})
-
-
-@pytest.mark.parametrize("line", ["{", "[]", '{"text": 1, "group": "a"}', '{"text": "x"}', "\ufffe"])
-def test_a_line_that_is_no_record_is_an_error(tmp_path, line):
-    write(tmp_path / "prepared", {"a": FILLED})
-    (tmp_path / "prepared/a.jsonl").write_text(line + "\n", encoding="utf-16")
-    with pytest.raises(ValueError, match=r"a\.jsonl: not a record"):
-        run(tmp_path, {"a": {}})
 
 
 def test_the_stage_runs_and_leaves_no_scratch(tmp_path):
@@ -305,12 +264,3 @@ def test_a_prepared_file_that_was_changed_is_refused(tmp_path):
     file.write_bytes(file.read_bytes().replace(b"train", b"trail", 1))
     with pytest.raises(ValueError, match=f"^{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`$"):
         run(tmp_path, {"a": {}})
-
-
-def test_a_split_that_was_changed_is_refused_by_its_readers(tmp_path):
-    mixed(tmp_path, {"a": FILLED})
-    list(read_records(tmp_path / "train.jsonl"))
-    file = tmp_path / "train.jsonl"
-    file.write_bytes(file.read_bytes().replace(b"train", b"trail", 1))
-    with pytest.raises(ValueError, match=f"^{file} is damaged or was edited: run `chatmill repair`, then `dvc repro`$"):
-        next(read_records(file))

@@ -44,12 +44,6 @@ def test_a_record_holds_the_rendered_conversation(tmp_path):
     assert rejects == []
 
 
-@given(st.lists(st.text().filter(str.strip), min_size=2, max_size=5))
-def test_text_is_never_changed(tmp_path_factory, texts):
-    [record], _ = run(tmp_path_factory.getbasetemp(), [chat(*texts)])
-    assert [message.text for message in parse(record.text)] == texts[: len(texts) // 2 * 2]
-
-
 def test_conversations_that_ask_the_same_are_one_group(tmp_path):
     alike = [chat("Hi you!", "a"), chat("hi  you", "b", "c", "d"), chat("Hi you", "a", system="Tools: calculator")]
     others = [chat("Ho", "a"), chat("Hi you", "a", system="Be kind.")]
@@ -57,22 +51,6 @@ def test_conversations_that_ask_the_same_are_one_group(tmp_path):
     assert groups[0] == groups[1] == groups[2]
     assert len(set(groups)) == 3
     assert all(re.fullmatch("questions/[0-9a-f]{16}", group) for group in groups)
-
-
-def test_tools_of_a_row_are_declared_and_those_that_no_model_calls_are_named(tmp_path, capsys):
-    tools = [{"type": "function", "function": {"name": name}} for name in ("calculator", "search")]
-    rows = [json.loads(chat("Hi", "Ho", system="Be kind.")) | {"tools": tools}, json.loads(chat("Ha", "Ho"))]
-    records, _ = run(tmp_path, [json.dumps(row) + "\n" for row in rows])
-    assert parse(records[0].text)[0].text == "Tools: calculator, search\nBe kind."
-    assert parse(records[1].text)[0].role == "user"
-    message = "chats: models learn to call calculator alone, but these declare search (1 conversations)"
-    assert message in capsys.readouterr().err
-
-
-def test_a_source_is_on_one_side_as_a_whole(tmp_path):
-    hashed, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")])
-    records, _ = run(tmp_path, [chat("Hi", "a"), chat("Ho", "a")], side="test")
-    assert [record.group for record in records] == [f"test/{record.group}" for record in hashed]
 
 
 BAD = [
@@ -125,29 +103,6 @@ def test_where_nothing_is_kept_the_section_is_to_be_corrected(tmp_path, monkeypa
         ValueError, match=r"no column 'Fragen' .* as missing_field: correct prepare\.chats in params\.yaml"
     ):
         run(tmp_path, [], path=tmp_path / "faq.csv", **mapping)
-
-
-def test_a_table_in_another_encoding_names_the_byte_and_the_remedy(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "faq.csv").write_bytes("Frage;Antwort\nWo läuft es?;Hier.\n".encode("cp1252"))
-    mapping = {"format": "table", "columns": {"prompt": "Frage", "response": "Antwort"}}
-    expected = (
-        r"faq\.csv:2: byte 0xe4 .*not UTF-8.* at character 5 of .*: convert the file, as by iconv -f cp1252 -t utf-8"
-    )
-    with pytest.raises(ValueError, match=expected):
-        run(tmp_path, [], path=tmp_path / "faq.csv", **mapping)
-
-
-def test_rejected_entries_are_logged_by_reason_with_the_file_that_has_them(tmp_path, capsys):
-    run(tmp_path, [*[chat(f"Hi {i}", "Hello") for i in range(3)], "{\n", chat("Hi")], max_reject_rate=0.4)
-    message = "prepare: chats: rejected 2 of 5 entries: bad_json 1, no_answer 1 (see chats.rejects.jsonl)"
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("content", ["", "\n\n"])
-def test_an_empty_dataset_is_an_error(tmp_path, content):
-    with pytest.raises(ValueError, match=r"raw\.jsonl: no conversations: add some"):
-        run(tmp_path, [content])
 
 
 @given(

@@ -5,13 +5,9 @@ from html.parser import HTMLParser
 import pytest
 
 from chatmill.conversation import Message, Record, render
-from chatmill.report import sections
-from chatmill.report.chart import Line, line_chart, linear_axis
-from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list, visible
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
-from report import MASK_EXAMPLE, main, read_curve
-from support.chromium import chromium, visit
-from support.tiny import VOCABULARY, byte_tokenizer
+from report import main
+from support.tiny import VOCABULARY
 
 EVALUATION = {
     "template": "chatml",
@@ -149,13 +145,6 @@ SOFT = {
 }
 
 
-def test_what_the_soft_tokenizer_is_worth_stands_on_the_page(write_page):
-    shown = Outline(write_page(soft=SOFT)).text
-    for figure in ("75.0 %", "12.5 %", "0.625", "0.062", "1.375", "rare words: the model's own rows", "2.250"):
-        assert figure in shown
-    assert "collapsed" not in shown and "It has collapsed" in Outline(write_page(soft=SOFT | {"collapsed": True})).text
-
-
 def test_every_figure_stands_on_the_page(write_page):
     of_data = {"prompt": "And then?", "answer": "Ha", "stopped": False, "true": "Then <so>.", "messages_before": 2}
     shown = Outline(write_page(samples=[{"prompt": "Hi", "answer": "Ho", "stopped": True}, of_data])).text
@@ -185,13 +174,6 @@ def test_the_page_says_what_model_it_is_of(write_page):
     shown = Outline(write_page()).text
     assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown
     assert "processor <fast>; threads 2" in shown and "900 steps" in shown
-
-
-def test_shares_of_talk_and_intervals_stand_on_the_page(write_page):
-    shown = Outline(write_page()).text
-    for figure in ("62.5 %", "6.5", "23", "0.0 % (0.0 to 8.0 %)44", "0.850 to 0.950", "91.5 to 98.5 %"):
-        assert figure in shown
-    assert "Talk of the test set" not in Outline(write_page(EVALUATION | {"verbatim": {}})).text
 
 
 def test_sense_and_recall_stand_beside_the_parrot(write_page):
@@ -240,84 +222,10 @@ def test_tables_for_plots_lie_beside_the_page(run_stage):
     ]
 
 
-def test_two_pages_of_the_same_measurements_are_equal(write_page):
-    assert write_page() == write_page()
-
-
 def test_what_was_not_measured_is_left_out(write_page):
     outline = Outline(write_page(evaluation={}, benchmark={}, mix={}, curve="step\tloss\n"))
     assert [name for name, _ in outline.elements].count("h2") == 3  # this run, tokenizer and data
     assert "– ms" in outline.text
-
-
-@pytest.mark.slow
-def test_the_cursor_shows_the_values_and_the_scale_is_chosen(run_stage):
-    page = run_stage(curve="step\tloss\n1\t7.5\n2\t0.75\n3\t0.25\n") / "report/index.html"
-    with chromium() as browser, visit(browser, page.as_uri()) as shown:
-        chart = shown.locator(".linear svg").first
-        box = chart.bounding_box()
-        chart.hover(position={"x": 0.6 * box["width"], "y": 0.5 * box["height"]})
-        opacities = [group.evaluate("group => getComputedStyle(group).opacity") for group in chart.locator(".at").all()]
-        assert sorted(opacities) == ["0", "0", "1"]
-        assert "training 0.75" in chart.locator(".at").nth(opacities.index("1")).text_content()
-        shown.get_by_label("logarithmic").first.check()
-        visible = [shown.locator(f".{scale} svg").first.is_visible() for scale in ("linear", "logarithmic")]
-        assert visible == [False, True]
-
-
-def test_training_charts_say_on_which_text_they_are_measured(write_page):
-    shown = Outline(write_page()).text
-    assert "Measured on trained text, the assistant's and that of documents: in the training batches, and in a" in shown
-
-
-def charts(page):
-    """The titles of the charts of training, each twice: by both scales of its axis."""
-    return re.findall("<figcaption>([^<]*)", page.partition("<h2>Training")[2].partition("<h2>")[0])[::2]
-
-
-def test_gradients_and_sources_have_charts_of_their_own(write_page):
-    head = "\tgradient_norm\tvalidation_bits_per_byte/talk\tvalidation_bits_per_byte/<b>"
-    page = write_page(curve=f"step\tloss{head}\n1\t7\t0.5\t\t\n2\t6\t0.25\t1.75\t1.5\n")
-    assert charts(page) == ["Loss", "Validation by source", "Gradient norm"]
-    loss, by_source, norm = page.partition("<h2>Training")[2].split('<div class="logarithmic"')[:3]
-    assert "training: nats per token from 7 to 6<" in loss and "norm from 0.5 to 0.25" in norm
-    assert "talk: bits per byte from 1.75" in by_source and "&lt;b&gt;: bits per byte from 1.5" in by_source
-
-
-def test_a_chart_says_in_words_what_it_shows():
-    chart = line_chart(
-        "Loss", [Line("training", [(0, 7.5), (9, 1.25)])], linear_axis("step", [9]), linear_axis("nats", [7.5])
-    )
-    assert "<title>Loss</title><desc>training: nats from 7.5 to 1.25</desc>" in chart
-
-
-def test_curves_leave_out_empty_cells_and_what_is_no_number(tmp_path):
-    (tmp_path / "train.tsv").write_text(CURVE)
-    assert read_curve(tmp_path / "train.tsv") == {
-        "loss": [(1, 7.5)],
-        "bits_per_byte": [(1, 3.5), (2, 3.0)],
-        "validation_bits_per_byte": [(2, 3.25)],
-    }
-
-
-def test_checks_tell_what_holds_and_what_fails():
-    worse = EVALUATION | {"bits_per_byte": EVALUATION["bits_per_byte"] | {"all": 1.5}, "stops_rate": 0.5}
-    assert [holds for holds, _ in sections.claims(EVALUATION)] == [True, True, True, True]
-    assert [holds for holds, _ in sections.claims(worse)] == [True, False, True, False]
-    assert list(sections.claims({})) == []
-
-
-def test_tokens_show_white_space_and_parts_of_characters():
-    assert [visible(token) for token in (b" the\n", "é".encode(), "é".encode()[:1])] == ["·the↵", "é", "⟨c3⟩"]
-    outline = Outline(token_list(text_tokens("é", byte_tokenizer())))
-    assert outline.text == "⟨c3⟩195c3⟨a9⟩169a9"
-
-
-def test_mask_marks_the_call_but_not_its_output():
-    outline = Outline(loss_mask_view(conversation_tokens(MASK_EXAMPLE, byte_tokenizer(), "chatml")))
-    marks = [given["class"].removeprefix("token ") for name, given in outline.elements if name == "li"]
-    assert marks.count("trained") == len("12*3") + len("12 times 3 is 36.") + 3  # and python_start, python_end, im_end
-    assert marks.count("ignored") == len("36") + 3  # and bos, output_start, output_end
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,13 @@ from safetensors.torch import load_file
 
 import encode
 from chatmill.conversation import Message, Record, render
-from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.model.chat_model import distance, load_chat_model
+from chatmill.model.chat_model import load_chat_model
 from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
-from chatmill.tokenizer.types import byte
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.training.chains import Row
-from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.model_folder import read_byte_encoder
 from chatmill.training.optimizer import MuonAdamW
-from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer
 from support.tiny import CONFIG, VOCABULARY, random_model
 from support.training_runs import (
@@ -45,17 +40,6 @@ def tokens(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(tokens, tmp_path_factory):
     return run_training(tokens, tmp_path_factory.mktemp("trained"), steps=60)
-
-
-@pytest.fixture
-def dataset(tokens):
-    split = read_split(tokens / "tokens", "train")
-    return PackedDataset(split, truncate_conversations(split, 64, "chatml", VOCABULARY.special), 64, VOCABULARY.special)
-
-
-def single(conversation):
-    """A row of one conversation."""
-    return Row(np.array([conversation]), np.zeros(1, np.int64))
 
 
 def trainer(**changes):
@@ -119,44 +103,6 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     }
 
 
-WEIGHTED = {"source_weights": {"talk": 1.5, "visits": "30%"}}
-
-
-def test_sources_that_are_all_left_out_are_refused(tokens, tmp_path):
-    with pytest.raises(
-        ValueError, match=r"^train_model\.source_weights: nothing is left to train on: expected a weight"
-    ):
-        run_training(tokens, tmp_path, source_weights={"talk": 0, "visits": "0%"})
-
-
-def stop_at(patch, step):
-    """End a run with an error at this step, as if it were killed."""
-
-    def train_step(trainer, batches, do=Trainer.step):
-        if trainer.completed_steps == step:
-            raise InterruptedError
-        return do(trainer, batches)
-
-    patch.setattr(Trainer, "step", train_step)
-
-
-@pytest.mark.parametrize("step", [2, 4, 6])
-def test_a_run_that_ended_early_goes_on_to_the_same_bytes(tokens, tmp_path, monkeypatch, capsys, step):
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    whole = run_training(tokens, tmp_path / "whole", checkpoint_every=1, **WEIGHTED)
-    with monkeypatch.context() as patch, pytest.raises(InterruptedError):
-        stop_at(patch, step)
-        run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
-    (folder,) = (tmp_path / ".cache/resume").iterdir()
-    mark_checkpoint(Checkpoint(folder.name))
-    assert " resumes " not in capsys.readouterr().err
-    ended = run_training(tokens, tmp_path / "ended", checkpoint_every=1, **WEIGHTED)
-    assert f"train_model: resumes after step {step} of 8\n" in capsys.readouterr().err
-    assert (ended / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
-    curve = (ended / "train.tsv").read_text()
-    assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
-
-
 def start(folder, tokens, **changes):
     """The stage as DVC runs it, with a checkpoint after every other step."""
     command = [sys.executable, *training_command(tokens, folder, checkpoint_every=2, **changes)]
@@ -195,15 +141,6 @@ def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tm
     assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
 
 
-def test_alignment_pulls_the_head_towards_the_embeddings(tokens, tmp_path):
-    apart = []
-    for weight in (0.0, 1.0):
-        folder = run_training(tokens, tmp_path / str(weight), steps=30, tie_embeddings=False, head_alignment=weight)
-        weights = load_file(folder / RESULTS[0])
-        apart.append(distance(weights["lm_head.weight"], weights["model.embed_tokens.weight"]))
-    assert apart[1] < 0.5 * apart[0]
-
-
 @pytest.mark.parametrize(
     "part", [{"head": "bytes"}, *({"chunking": boundaries} for boundaries in ("learned", "autoencoder", "fixed"))]
 )
@@ -214,15 +151,6 @@ def test_parts_of_its_own_are_learnt_and_chatted_with(tokens, tmp_path, part):
     loaded = load_model(tmp_path / "model", device="cpu", threads=1)
     message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "7?")], 12)
     assert message.text.startswith("yes")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [{"head": "bytes"}, {"chunking": "learned"}, {"chunking": "autoencoder"}])
-def test_a_killed_run_with_parts_of_its_own_goes_on_to_the_same_bytes(tokens, tmp_path, part):
-    whole, killed = run_training(tokens, tmp_path / "whole", steps=40, checkpoint_every=2, **part), tmp_path / "killed"
-    kill_when_saved(start(killed, tokens, steps=40, **part), killed / "top")
-    assert start(killed, tokens, steps=40, **part).wait() == 0
-    assert (killed / RESULTS[0]).read_bytes() == (whole / RESULTS[0]).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -237,36 +165,14 @@ def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path, wrong
         run_training(tokens, tmp_path, **wrong)
 
 
-def test_what_it_answers_is_shown_when_it_ends(tokens, tmp_path, capsys):
-    run_training(tokens, tmp_path, steps=30)
-    start, _, *lines = capsys.readouterr().err.splitlines()
-    assert start.startswith("train_model: starts from counted bigrams: 1.")
-    assert len(lines) == 3 and all("is answered 'yes" in line for line in lines)
-
-
 def test_a_depth_that_does_not_fit_is_told_with_the_largest_that_does(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"train_model.depth = 500 needs about .* GB .* \d+ is the largest that fits"):
         run_training(tokens, tmp_path, depth=500)
 
 
-def test_rows_do_not_see_each_other_nor_conversations_in_a_row(dataset):
-    rows = list(dataset.epoch(0, 0))[:4]
-    together = trainer().evaluate([dataset.batch(rows)])
-    alone = [trainer().evaluate([dataset.batch([single(i)])]) for row in rows for i in row.conversations]
-    assert together.weighted_nats == pytest.approx(sum(sums.weighted_nats for sums in alone), rel=1e-5)
-    assert together.bytes == sum(sums.bytes for sums in alone)
-
-
 def test_a_loss_that_is_no_number_names_the_step(tokens, tmp_path):
     with pytest.raises(ValueError, match=r"step \d: the loss is nan: lower train_model.learning_rate"):
         run_training(tokens, tmp_path, learning_rate=1e30)
-
-
-def test_tokens_of_another_tokenizer_are_refused(tokens, tmp_path):
-    write_folder(add_special_tokens(byte.train([], 256, byte.Settings()), ["<|mine|>"]), tmp_path / "tokenizer")
-    (tmp_path / "tokens").symlink_to(tokens / "tokens")
-    with pytest.raises(ValueError, match="was encoded with another tokenizer"):
-        run_training(tmp_path, tmp_path / "out")
 
 
 def test_nothing_to_train_on_is_refused(tokens, tmp_path):
@@ -278,21 +184,3 @@ def test_nothing_to_train_on_is_refused(tokens, tmp_path):
     (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
     with pytest.raises(ValueError, match="none of 1 conversations has anything to train on"):
         run_training(write_teacher(tmp_path), tmp_path / "out")
-
-
-def test_an_empty_validation_split_leaves_its_column_empty(tokens, tmp_path):
-    (tmp_path / "empty.jsonl").write_text("")
-    encode.main(
-        *(tokens / "train.jsonl", tmp_path / "empty.jsonl", tokens / "tokenizer", tmp_path / "tokens"),
-        template="chatml",
-    )
-    (tmp_path / "tokenizer").symlink_to(tokens / "tokenizer")
-    assert read_curve(run_training(write_teacher(tmp_path), tmp_path / "out"))[-1]["validation_bits_per_byte"] == ""
-
-
-@pytest.mark.parametrize("context", [2, 7, 20])
-def test_conversations_longer_than_the_context_are_trained_on_still(tokens, tmp_path, context):
-    curve = read_curve(run_training(tokens, tmp_path, context=context))
-    assert all(float(line["loss"]) > 0 for line in curve)
-    config = json.loads((tmp_path / "model/config.json").read_text())
-    assert config["chatmill"]["conversations"] == {"cut": 60, "rejected": 0}

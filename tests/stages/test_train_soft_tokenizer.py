@@ -11,7 +11,6 @@ import yaml
 import train_soft_tokenizer
 from chatmill.checkpoints.configuration import ByteHeadShape, Chunking
 from chatmill.conversation import Message
-from chatmill.encoded.token_files import read_meta, write_meta
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import ChatModel, initialise, load_chat_model
@@ -86,16 +85,6 @@ def test_the_folder_is_the_model_with_rows_that_its_network_makes(trained, plugg
     assert torch.equal(soft.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
 
 
-def test_a_head_with_rows_of_its_own_gets_them_from_the_same_network(trained, tmp_path):
-    untied = train_model(trained, tmp_path / "untied", steps=2, tie_embeddings=False)
-    out = run(trained, tmp_path / "out", model=untied / "model")
-    soft, _ = load_chat_model(out / "soft_tokenizer", torch.device("cpu"))
-    encoder = read_byte_encoder(out / "soft_tokenizer")
-    expected = make_byte_embedding(encoder, VOCABULARY, embedding_table(soft)).weight
-    assert expected.shape == (320, 2 * 64)
-    torch.testing.assert_close(embedding_table(soft), expected.detach())
-
-
 def test_the_folder_chats(plugged):
     loaded = load_model(plugged / "soft_tokenizer", device="cpu")
     message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "7?")], 4)
@@ -137,14 +126,6 @@ def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tm
         metrics(out) == {"left_out": reason} and f"train_model.{'chunking' if 'chunking' in part else 'head'}" in reason
     )
     assert check_manifest(out / "soft_tokenizer") == VOCABULARY.fingerprint
-
-
-def test_tokens_of_another_tokenizer_are_refused(trained, tmp_path):
-    (tmp_path / "tokens").mkdir()
-    write_meta(tmp_path / "tokens", replace(read_meta(trained / "tokens"), fingerprint="another"))
-    chat, test, _, *others = files(trained, tmp_path)
-    with pytest.raises(ValueError, match=r"was encoded with another tokenizer: run the encode stage anew"):
-        train_soft_tokenizer.main(chat, test, tmp_path / "tokens", *others, parameters=SETTINGS)
 
 
 def test_the_script_reports_errors_in_one_line(trained, tmp_path):

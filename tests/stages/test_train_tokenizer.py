@@ -63,19 +63,6 @@ def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp
     assert not any(b"<|im" in token for token in tokenizer.token_bytes[: tokenizer.num_text])
 
 
-RUNS = ["=" * 32_000, "ab" * 16_000, "中" * 10_000, "\n" * 32_000, "".join(map(chr, range(97, 123))) * 1_000]
-
-
-@pytest.mark.parametrize("name", SIZES)
-def test_long_runs_make_no_token_that_cannot_be_read(chat, tmp_path, name):
-    pairs = [[Message.from_text("user", f"Hi {i}"), Message.from_text("assistant", run)] for run in RUNS for i in "abc"]
-    more, chosen = tmp_path / "train.jsonl", {"type": name, "vocab_size": 1024 if name == "whitespace" else SIZES[name]}
-    more.write_text(chat.read_text() + "".join(Record("talk", "a/b", render(pair)).to_json() for pair in pairs))
-    train_tokenizer.main(more, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | chosen)
-    tokenizer = load(tmp_path / "tokenizer")
-    assert tokenizer.decode(tokenizer.encode(RUNS[2])) == RUNS[2]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -187,10 +174,6 @@ def train(chat, output, **changes):
     return {file.name: file.read_bytes() for file in output.iterdir()}
 
 
-def texts(chat, max_bytes):
-    return [record.text for record in train_tokenizer.sample_conversations(chat, max_bytes)]
-
-
 def is_below(line, share):
     digest = hashlib.blake2b(json.loads(line)["text"].encode(), digest_size=8).hexdigest()
     return int(digest, 16) < share * 2**64
@@ -205,10 +188,3 @@ def test_of_too_many_bytes_every_type_takes_the_conversations_with_small_hashes(
     sampled = train(chat, tmp_path / "sampled", max_bytes=size * 3 // 4, **changes)
     assert sampled == train(chosen, tmp_path / "chosen", **changes)
     assert 0.65 * size < chosen.stat().st_size < 0.85 * size
-
-
-def test_all_copies_of_a_conversation_are_sampled_or_none(chat, tmp_path):
-    lines = chat.read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "twice.jsonl").write_text("".join(lines * 2), encoding="utf-8")
-    once = texts(chat, chat.stat().st_size // 2)
-    assert texts(tmp_path / "twice.jsonl", chat.stat().st_size) == once * 2

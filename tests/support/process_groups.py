@@ -1,7 +1,6 @@
 """Functions that tests run in several processes, each of which imports them by name."""
 
 import os
-import signal
 import socket
 import weakref
 
@@ -10,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from chatmill.training.checkpoint import tensors_of, write_state
-from chatmill.training.distributed import check_equal, join_process_group, load_full_state_dict, shard
+from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
 from chatmill.training.optimizer import MuonAdamW
 from support.tiny import random_model
 
@@ -84,23 +83,3 @@ def count_held(folder):
             write_state(state, tensors, folder / "state")
             np.save(folder / "held.npy", held)
         assert not [*tensors]
-
-
-def fail(how):
-    with join_process_group("cpu") as group:
-        if group.rank == 1:
-            how()
-        group.all_reduce(torch.zeros(1))
-
-
-def complain():
-    raise ValueError("b.txt:2: bad: mend it")
-
-
-def differ():
-    with join_process_group("cpu") as group:
-        check_equal(f"parameters-data-code{group.rank}-machine{group.rank}", group)
-
-
-def be_killed():
-    os.kill(os.getpid(), signal.SIGKILL)

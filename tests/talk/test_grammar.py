@@ -46,12 +46,6 @@ def test_a_slot_keeps_its_word_and_the_first_said_is_taken():
     assert expansions("{name|your {pet}}", said | {"name": WORDS["name"][0]}) == {"Ana"}
 
 
-def test_what_needs_an_unsaid_slot_is_not_chosen():
-    assert expansions("(hi {name}|hi)[ {pet}]", {"pet": DOG}, frozenset()) == {"hi", "hi dog"}
-    assert not parse("hi {name}", WORDS).is_usable({}, frozenset())
-    assert parse("hi {name}", WORDS).is_usable({}, frozenset({"name"}))
-
-
 @pytest.mark.parametrize(
     ("reply", "right"),
     [
@@ -67,14 +61,6 @@ def test_what_needs_an_unsaid_slot_is_not_chosen():
 )
 def test_a_reply_is_right_with_the_words_that_were_said(reply, right):
     assert accepts("I am sorry. What is wrong with {name|your {pet}}?", reply, {"pet": DOG}) == right
-
-
-def test_drawn_words_must_agree():
-    text, drawable = "A {pet}? {pet.many} are fun, and {pet.2.many} too.", frozenset({"pet", "pet.2"})
-    assert accepts(text, "A dog? Dogs are fun, and guinea pigs too.", drawable=drawable)
-    assert not accepts(text, "A dog? Guinea pigs are fun, and dogs too.", drawable=drawable)
-    assert not accepts(text, "A dog? Dogs are fun, and dogs too.", drawable=drawable)
-    assert not accepts(text, "A dog? Dogs are fun, and guinea pigs too.")
 
 
 LEAVES = st.sampled_from(["a", "b c", " ", "it's ", ", ", "\\|", "{pet}", "{pet.many}", "{pet.2}", "{name}", "É. "])
@@ -105,14 +91,6 @@ def test_what_a_grammar_gives_matches_it(text, seed, is_said):
     if not fold(expansion).strip():
         assert may_be_empty(node)
     assert needed_slots(node) <= speaker.said.keys() <= node.slots | said.keys()
-
-
-@given(st.text("(){}[]|\\ab.{pet}"))
-def test_any_text_is_a_grammar_or_an_error_of_one_line(text):
-    try:
-        parse(text, WORDS)
-    except ValueError as error:
-        assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(

@@ -51,24 +51,3 @@ def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, mes
     with pytest.raises(ValueError, match=rf"^{file}: .*({message})") as error:
         read_persona(file)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"3", b"\xff\xfe", b"\x00", b"intents: {a: 1}", b"- a", b"a: !!python/name:os.x"]
-)
-def test_other_content_is_an_error_of_one_line(tmp_path, content):
-    file = tmp_path / "talk.yaml"
-    file.write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^{file}: ") as error:
-        read_persona(file)
-    assert "\n" not in str(error.value)
-
-
-def test_exchanges_are_named_by_their_place_and_draw_what_no_user_says(tmp_path):
-    persona = read_persona(write_persona(tmp_path, PERSONA))
-    exchanges = persona.exchanges()
-    assert list(exchanges)[:6] == ["greeting", "pet_is_ill", "pet_is_ill/1", "pet_is_ill/2", "joke", "joke/why"]
-    assert {path: set(found.drawable) for path, found in exchanges.items() if found.drawable} == {
-        "joke": {"joke"},
-        "joke/why": {"joke"},
-    }

@@ -188,14 +188,3 @@ def test_what_is_no_model_is_refused_with_its_name(tmp_path):
     ):
         with pytest.raises(ValueError, match=rf"score_teacher\.teacher: .*{message}"):
             write_teacher(tmp_path, "other", teacher=path)
-
-
-def test_a_tokenizer_that_knows_more_ids_than_the_model_is_refused(tmp_path):
-    split = write_conversations(tmp_path, STUDENTS["byte"])
-    _, path = write_big(tmp_path, STUDENTS["byte"])
-    (path / "manifest.json").unlink()
-    write_folder(LARGER, tmp_path / "more")
-    for name in ("tokenizer.json", "chatmill_tokenizer.json"):
-        (path / name).write_bytes((tmp_path / "more" / name).read_bytes())
-    with pytest.raises(ValueError, match="its tokenizer has 448 ids, and the model 320"):
-        ModelTeacher(path, split, STUDENTS["byte"], CPU)

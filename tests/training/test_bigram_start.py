@@ -9,7 +9,7 @@ import torch
 from chatmill.encoded.token_files import read_meta, read_sources, read_split
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.training import new_model as bigram_start
-from chatmill.training.new_model import Bigrams, count_bigrams, start_from_bigrams
+from chatmill.training.new_model import count_bigrams, start_from_bigrams
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.tiny import CONFIG, VOCABULARY
 from support.training_runs import SOURCES, read_curve, run_training, write_tokens
@@ -60,21 +60,6 @@ def test_a_model_without_its_layers_then_predicts_as_the_counts_do(dataset, monk
     furthest = (1.3 if tied else 0.1) + (0 if most > 1 << 20 else 0.4)  # tied rows predict themselves, too
     assert entropy(bigrams) < reached < entropy(bigrams) + furthest < np.log(CONFIG.vocab_size)
     assert all(weight.grad is None for weight in model.parameters())
-
-
-def test_drawn_contexts_have_the_distribution_of_what_follows_them(monkeypatch):
-    monkeypatch.setattr(bigram_start, "_MAX_LOGITS", 2 * 4)
-    bigrams = Bigrams(np.array([0, 0, 1, 3]), np.array([1, 2, 3, 0]), np.array([0.5, 0.25, 0.125, 0.125]))
-    drawn = Counter()
-    batches = bigram_start.batches(bigrams, 4, 1)
-    for _ in range(500):
-        contexts, targets = next(batches)
-        assert targets.sum() == 1
-        for context, row in zip(contexts.tolist(), (2 * targets).tolist(), strict=True):
-            drawn[context] += 1
-            expected = {0: [0, 2 / 3, 1 / 3, 0], 1: [0, 0, 0, 1], 3: [1, 0, 0, 0]}[context]
-            assert row == pytest.approx(expected)
-    assert [drawn[i] / 1000 for i in (0, 1, 3)] == pytest.approx([0.75, 0.125, 0.125], abs=0.05)
 
 
 def test_training_begins_there_and_gives_the_same_bytes_each_time(tokens, tmp_path):

@@ -5,7 +5,6 @@ from chatmill.model.chat_model import initialise
 from chatmill.soft_tokenizer.byte_embedding import (
     ByteEncoder,
     ByteEncoderShape,
-    hash_byte_ngrams,
     spell_tokens,
     use_byte_embedding,
     use_embedding_table,
@@ -30,34 +29,6 @@ def encoder():
 
 def embed(encoder, *tokens, kind=NORMAL):
     return encoder(spell_tokens(tokens, [kind] * len(tokens), SHAPE.longest))
-
-
-def test_empty_tokens_are_refused_and_counted():
-    with pytest.raises(ValueError, match="2 of 3 tokens of the vocabulary are empty"):
-        spell_tokens([b"", b"a", b""], [NORMAL] * 3, 8)
-
-
-def test_the_order_of_bytes_and_the_kind_of_token_matter(encoder):
-    plain, turned = embed(encoder, b"ab", b"ba")
-    (continued,) = embed(encoder, b"ab", kind=CONTINUATION)
-    assert (plain - turned).abs().max() > 0.1 and (plain - continued).abs().max() > 0.1
-
-
-def test_ngrams_of_a_token_are_counted_by_hand():
-    hashes, count = hash_byte_ngrams(spell_tokens([b"ab", b"a"], [NORMAL] * 2, 8), longest=2)
-    assert count.tolist() == [
-        4 + (4 + 3) + 2,
-        3 + (3 + 2) + 2,
-    ]  # symbols; lower-case ones, pairs; complete tokens, twice
-    assert hashes.shape == (2, 13) and (hashes[1] == -1).sum() == 3
-
-
-def test_a_table_holds_each_tokens_own_embedding(encoder):
-    model = random_model()
-    use_byte_embedding(model, encoder, VOCABULARY)
-    table = model.model.embed_tokens.weight
-    for i in (0, 97, 255):
-        torch.testing.assert_close(table[i], embed(encoder, VOCABULARY.tokens[i])[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_table_in_the_place_of_the_network_changes_no_logit(encoder):

@@ -2,7 +2,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from types import ModuleType
 
 import pytest
@@ -78,17 +77,6 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, message
     ]
 
 
-def test_nothing_stays_behind_but_what_another_run_may_still_need(checkpoint):
-    fresh, forgotten = Checkpoint("fresh"), Checkpoint("forgotten")
-    for run in (checkpoint, fresh, forgotten):
-        run.save({})
-    os.utime(forgotten.folder, (0, time.time() - 8 * 24 * 3600))
-    checkpoint.remove()
-    assert list(fresh.folder.parent.iterdir()) == [fresh.folder]
-    fresh.remove()
-    assert not fresh.folder.parent.exists()
-
-
 def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
     file = tmp_path / "manifest.json"
     file.write_text("1")
@@ -108,21 +96,6 @@ def test_other_code_begins_anew(tmp_path, monkeypatch):
     file.write_text("rate = 1  # a comment")
     third = run_fingerprint({}, [])
     assert changed_parts(first, second) == changed_parts(second, third) == ["code"]
-
-
-@pytest.mark.parametrize(
-    ("other", "reason"),
-    [
-        ("a-b-C-d", "the code changed after it was killed: training starts from the beginning"),
-        ("a-B-c-D", "the data and the machine changed after it was killed: training starts from the beginning"),
-        ("A-b-C-d", None),  # another run
-    ],
-)
-def test_a_run_that_cannot_be_resumed_is_told_with_the_reason(checkpoint, messages, other, reason):
-    ours, killed = Checkpoint("a-b-c-d", messages.append), Checkpoint(other)
-    killed.save({"done": 1})
-    assert ours.load() is None
-    assert messages == ([f"{killed.folder} is not resumed, since {reason}"] if reason else [])
 
 
 def test_sigterm_is_noted_once_and_then_means_what_it_meant():

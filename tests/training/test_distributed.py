@@ -1,7 +1,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from support.tiny import VOCABULARY
 from support.training_runs import (
     free_port,
     kill_when_saved,
-    mark_checkpoint,
     read_curve,
     run_training,
     training_command,
@@ -99,40 +97,11 @@ def test_no_process_holds_all_of_a_sharded_state(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharded", [False, True])
-def test_a_run_that_began_with_two_processes_goes_on_with_one(tokens, tmp_path, sharded):
-    settings = {"steps": 100, "checkpoint_every": 2}
-    process = start(
-        [sys.executable, *training_command(tokens, tmp_path, **settings, processes=2, shard=sharded)], tmp_path
-    )
-    checkpoint = kill_when_saved(process, tmp_path / "top")
-    mark_checkpoint(checkpoint)
-    process = start([sys.executable, *training_command(tokens, tmp_path, **settings)], tmp_path)
-    assert process.wait() == 0
-    before, after = (tmp_path / "train.tsv").read_text().split("killed\n")
-    assert 1 < before.count("\n") < 101 and before.count("\n") + after.count("\n") == 101
-    assert not checkpoint.folder.exists() and float(after.splitlines()[-1].split("\t")[1]) < 0.5
-
-
-@pytest.mark.slow
 def test_one_line_tells_a_mistake_of_a_stage_in_many_processes(tokens, tmp_path):
     process = start([sys.executable, *training_command(tokens, tmp_path, processes=2, learning_rate=1e30)], tmp_path)
     errors = process.communicate()[1].decode()
     assert process.returncode == 1
     assert errors.count("the loss is nan: lower train_model.learning_rate") == 1 and "Traceback" not in errors
-
-
-@pytest.mark.slow
-def test_two_processes_that_are_asked_to_end_save_first(tokens, tmp_path):
-    process = start(
-        [sys.executable, *training_command(tokens, tmp_path, steps=10**6, checkpoint_every=2, processes=2)], tmp_path
-    )
-    while not list(tmp_path.glob("top/.cache/resume/*/*.safetensors")) and process.poll() is None:
-        time.sleep(0.01)
-    process.terminate()
-    errors = process.communicate()[1].decode()
-    assert process.returncode == 143
-    assert errors.count("the state is saved: run the same command to resume\n") == 1 and "Traceback" not in errors
 
 
 @pytest.mark.slow

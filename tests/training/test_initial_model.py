@@ -1,5 +1,4 @@
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
-from chatmill.checkpoints.configuration import read_config, to_hugging_face
+from chatmill.checkpoints.configuration import to_hugging_face
 from chatmill.conversation import BOS, IM_END, IM_START, PAD
 from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
@@ -64,39 +63,12 @@ def test_the_loss_at_step_0_is_that_of_transformers(tmp_path, family, tied):
     assert cross_entropy(logits[:, :259], ids[0, 1:]).item() == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_grown_model_is_to_transformers_what_it_is_to_us(tmp_path, family):
-    write_external(tmp_path, family)
-    ours = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)
-    theirs, _ = save(ours, tmp_path / "grown")
-    ids = torch.tensor([[260, *IDS, 258]])  # with tokens that it did not have
-    loss = cross_entropy(ours(ids)[0, :-1], ids[0, 1:]).item()
-    assert theirs(ids, labels=ids).loss.item() == pytest.approx(loss, abs=1e-4)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_that_were_added_take_little_from_the_others(tmp_path, family):
-    write_external(tmp_path, family)
-    logits = load_initial(tmp_path, chat_vocabulary(tmp_path), 64)(torch.tensor([IDS]))
-    taken = logits.logsumexp(-1) - logits[..., :259].logsumexp(-1)
-    assert 0 < taken.mean() < math.log(320 / 259)
-
-
 def test_an_earlier_model_goes_on_as_it_was(tmp_path):
     write_model(tmp_path / "model")
     model = load_initial(tmp_path / "model", VOCABULARY, 640)
     assert model.config == CONFIG
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), random_model().parameters(), strict=True))
     assert all(weight.requires_grad and weight.dtype == torch.float32 for weight in model.parameters())
-
-
-def test_learning_leaves_the_files_as_they_were(tmp_path):
-    write_model(tmp_path / "model")
-    before = (tmp_path / "model/model.safetensors").read_bytes()
-    with torch.no_grad():
-        for weight in load_initial(tmp_path / "model", VOCABULARY, 640).parameters():
-            weight.zero_()
-    assert (tmp_path / "model/model.safetensors").read_bytes() == before
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -135,20 +107,6 @@ def test_a_variant_is_saved_as_what_it_is(tmp_path, shape):
     assert theirs.config.model_type == family and not any(report.values())
     logits = ours(torch.tensor([IDS]))[0].detach()
     torch.testing.assert_close(logits, torch.from_numpy(logits_of(theirs, IDS)), atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_written_of_a_variant_is_what_is_read(shape):
-    family, changes = SHAPES[shape]
-    config = read_config(make(family, **changes).config.to_dict())
-    assert read_config(to_hugging_face(config)) == config
-
-
-def test_the_models_own_context_is_kept_and_is_the_longest(tmp_path):
-    write_external(tmp_path, "llama")
-    assert load_initial(tmp_path, chat_vocabulary(tmp_path), 64).config.max_position_embeddings == 128
-    with pytest.raises(ValueError, match=r"train_model\.context: expected at most 128, the model's, got"):
-        load_initial(tmp_path, chat_vocabulary(tmp_path), 129)
 
 
 def test_another_tokenizer_is_refused_with_numbers(tmp_path):
@@ -202,12 +160,3 @@ def test_the_stages_go_on_from_it_and_write_what_it_is(tmp_path, family, changes
     for path in (tmp_path / "model", tmp_path / "onnx"):
         found = load_model(path, "cpu", 1).engine.sequence_logits(IDS)
         np.testing.assert_allclose(found, logits_of(theirs, IDS), atol=1e-4, rtol=1e-4)
-
-
-def test_a_run_begins_where_an_earlier_one_ended(tmp_path):
-    tokens = write_tokens(tmp_path)
-    run_training(tokens, tmp_path / "first", steps=30)
-    model = tmp_path / "first/model"
-    run_training(tokens, tmp_path / "second", steps=1, learning_rate=1e-9, initial=model)
-    (first, *_), (*_, last) = (read_curve(tmp_path / name) for name in ("second", "first"))
-    assert first["validation_bits_per_byte"] == last["validation_bits_per_byte"]

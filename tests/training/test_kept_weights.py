@@ -50,15 +50,6 @@ def test_the_best_weights_are_those_of_the_step_that_was_best():
     assert not torch.equal(seen[1]["model.norm.weight"], seen[3]["model.norm.weight"])
 
 
-@pytest.mark.parametrize(("keep", "bits"), [("last", BITS), ("best", [None] * 4)])
-def test_the_last_weights_are_kept_by_default_and_where_nothing_is_measured(keep, bits):
-    trainer, kept = new_trainer(random_model(CONFIG)), KeptWeights(keep)
-    seen = run(kept, bits, trainer)
-    assert kept.state_dict()["weights"] == {}
-    assert_equal(kept.final(trainer), seen[3])
-    assert kept.step == 4
-
-
 def test_a_state_brings_the_best_back(tmp_path, monkeypatch):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     trainer, kept = new_trainer(random_model(CONFIG)), KeptWeights("best")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chatmill.training.distributed import SINGLE_PROCESS
-from chatmill.training.optimizer import Muon, MuonAdamW, learning_rate_factor, orthogonalise
+from chatmill.training.optimizer import MuonAdamW, learning_rate_factor, orthogonalise
 from support.tiny import CONFIG, random_model
 
 
@@ -18,15 +18,6 @@ def test_singular_values_come_near_one_and_directions_stay(shape, precision):
     assert values.min() > 0.3 and values.max() < 1.4
     turned = u.mT @ y @ v.mT
     torch.testing.assert_close(turned, torch.diag_embed(turned.diagonal(dim1=-2, dim2=-1)), atol=0.1, rtol=0)
-
-
-def test_muon_moves_tall_matrices_further():
-    tall, wide = (torch.nn.Parameter(torch.zeros(shape)) for shape in ((64, 16), (16, 64)))
-    for matrix in (tall, wide):
-        matrix.grad = torch.randn(matrix.shape, generator=torch.Generator().manual_seed(1))
-    Muon([tall, wide], lr=0.1, precision=torch.float32).step()
-    assert torch.linalg.svdvals(wide.detach()).mean() == pytest.approx(0.1, rel=0.2)
-    assert torch.linalg.svdvals(tall.detach()).mean() == pytest.approx(0.2, rel=0.2)
 
 
 def loss_of(model):

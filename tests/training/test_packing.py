@@ -2,11 +2,10 @@ from collections import Counter
 from itertools import islice
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Message, Record, render
+from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind
 from chatmill.training.chains import Row, best_fit
 from support.packed import SPECIAL, TOKENIZER, encode, pack
 
@@ -56,13 +55,6 @@ def test_targets_are_the_next_tokens_of_the_same_conversation_or_chain(talks, ro
     assert (batch.targets[has_target] != SPECIAL[BOS]).all()
 
 
-@given(TALKS, CHAINED)
-def test_nothing_trained_is_lost_where_conversations_fit(talks, chained):
-    dataset = pack(talks, 512, chained=chained)
-    trained = int((dataset.split.loss == LossKind.TRAINED).sum())
-    assert int((dataset.batch(list(dataset.epoch(0, 0))).loss == LossKind.TRAINED).sum()) == trained
-
-
 def test_a_row_is_whole_conversations_with_positions_of_their_own():
     dataset = pack([["ab", "c"], ["d", "e"]], 64)
     batch = dataset.batch([single(1, 0)])
@@ -78,12 +70,6 @@ def test_a_long_conversation_keeps_its_last_messages_behind_bos():
     dataset = pack([["first question", "first answer", "second question", "answer"]], 60)
     assert text_of(dataset, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
     assert dataset.batch([single(0)]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
-
-
-def test_a_giant_answer_keeps_its_end_and_a_giant_question_its_answer():
-    answer, question = pack([["hi", "x" * 200]], 50), pack([["y" * 200, "no"]], 50)
-    assert text_of(answer, 0) == "x" * 48 + IM_END
-    assert text_of(question, 0) == f"{IM_START}assistant\nno{IM_END}"
 
 
 def test_what_has_nothing_to_train_is_rejected_and_counted():
@@ -118,46 +104,11 @@ def test_conversations_of_a_chain_follow_one_another_as_one_chat():
     assert batch.loss[0, : used - 1].tolist() == chat.loss[1:].tolist()
 
 
-def chains(dataset):
-    """The texts of conversations and chains of one epoch."""
-    batch = dataset.batch(list(dataset.epoch(0, 0)))
-    for ids, numbers in zip(batch.ids, batch.conversation_ids, strict=True):
-        yield from (TOKENIZER.decode(ids[numbers == number]) for number in set(numbers.tolist()) - {-1})
-
-
-def test_the_system_message_stands_at_the_beginning_of_a_chain():
-    talks = [(("", "Be kind.", "Be brief.")[i % 3], ["q" * (i % 5 + 1), "a"]) for i in range(90)]
-    texts = list(chains(pack(talks, 256, chained=1.0)))
-    systems = [text.partition("system\n")[2].partition(IM_END)[0] for text in texts]
-    assert {text.count("system\n") for text in texts} == {0, 1}
-    assert set(systems) == {"", "Be kind.", "Be brief."} and len(texts) < 45
-    assert sum(text.count("assistant\n") for text in texts) == 90
-    assert all(text.index("system\n") < 20 for text in texts if "system\n" in text)
-
-
 def test_half_of_the_conversations_are_in_chains_that_fill_a_row():
     dataset = pack([["q" * (i % 7 + 1), "a" * (i % 11 + 1)] for i in range(4000)], 512, chained=0.5)
     assert 0.4 < sum(int((row.skipped > 0).sum()) for row in dataset.epoch(0, 0)) / 4000 < 0.5
     assert dataset.batch(list(dataset.epoch(0, 0))).positions.max() > 500
     assert dataset.measure_epoch(0)[1] < 0.03
-
-
-def flagged(train, *texts, roles=("user", "assistant")):
-    """A record of messages, with its choice of trained ones."""
-    messages = [Message.from_text(roles[i % len(roles)], text) for i, text in enumerate(texts)]
-    return Record("", "", render(messages), train=train)
-
-
-@pytest.mark.parametrize("system", [[], ["Be kind."]])
-def test_an_opening_stays_with_its_conversation_and_a_system_message_begins_the_chain(system):
-    roles = [*["system"] * len(system), "assistant", "user", "assistant"]
-    talks = [
-        flagged([*[None] * len(system), False, None, None], *system, "Welcome!", "q" * (i % 5 + 1), "a", roles=roles)
-        for i in range(90)
-    ]
-    texts = list(chains(pack(talks, 256, chained=1.0)))
-    assert sum(text.count("Welcome!") for text in texts) == 90 and len(texts) < 45
-    assert {text.count("Be kind.") for text in texts} == {len(system)}
 
 
 # documents
@@ -185,11 +136,3 @@ def test_a_document_is_cut_where_the_context_ends_and_a_later_part_follows_bos()
     dataset = pack(["abcdefgh"], 5)
     assert [text_of(dataset, i) for i in range(len(dataset.spans.starts))] == [f"{BOS}abcd", "efgh", IM_END]
     assert dataset.spans.truncated.tolist() == [False, True, True] and dataset.spans.rejected == 0
-
-
-def test_documents_are_in_no_chain():
-    dataset = pack(["ab", "cd", *([["q", "a"]] * 20)], 96, chained=1.0)
-    for row in dataset.epoch(0, 0):
-        assert not row.skipped[np.isin(row.conversations, [0, 1])].any()
-        after = np.flatnonzero(np.isin(row.conversations, [0, 1])) + 1
-        assert not row.skipped[after[after < len(row.skipped)]].any()

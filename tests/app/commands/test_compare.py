@@ -13,16 +13,13 @@ from chatmill.app.cli import main
 from chatmill.app.commands.compare import (
     Comparison,
     ModelAnswer,
-    Speed,
     answer_nats,
     compare_answers,
     notes,
-    pooled_bits_per_byte,
-    speeds,
 )
 from chatmill.app.named_models import find_or_fetch
-from chatmill.conversation import CALL_END, CALL_START, IM_END, Message, Part
-from chatmill.inference.chat_session import AnswerStats, ChatSession
+from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
+from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
 from chatmill.inference.model_loading import load_model
 from support.scripted import ScriptedEngine
@@ -77,13 +74,6 @@ def test_bits_per_byte_are_those_of_every_answer_under_every_model():
     assert second == pytest.approx([BITS, BITS * 6 / 5])
 
 
-def test_calls_are_scored_as_text_and_their_output_is_not():
-    comparison = compare_answers("Hi", [session("[1+1]two", max_tokens=99), session("x")])
-    assert comparison.answers[0].message.parts == (Part("call", "1+1"), Part("output", "2"), Part("text", "two"))
-    assert comparison.num_bytes == [6, 1]
-    assert comparison.bits_per_byte()[0] == pytest.approx([BITS, BITS])
-
-
 @pytest.mark.parametrize("template", ["chatml", "markers"])
 def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
     loaded = load_model(models[template], "cpu", 1)
@@ -105,35 +95,8 @@ def test_a_problem_of_one_model_leaves_the_others_their_answers():
     assert comparison.nats == [["no answer", "no answer"], ["51 tokens do not fit", pytest.approx(BITS * math.log(2))]]
 
 
-@pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
-def test_logits_that_give_no_probability_are_told(logit):
-    broken = session("x")
-    broken.engine.logit = logit
-    nats = compare_answers("Hi", [broken, session("x")]).nats
-    assert nats[0][0] == "the model's probability of this text is 0 or not a number"
-
-
 def comparison(nats, num_bytes, timings=(None, None)):
     return Comparison("Hi", [ModelAnswer(stats=timing) for timing in timings], nats, num_bytes)
-
-
-def test_all_prompts_are_pooled_over_texts_that_every_model_could_score():
-    comparisons = [
-        comparison([[1.0, 3.0], ["no text"] * 2], [2, 0]),
-        comparison([[2.0, 4.0], [5.0, 5.0]], [4, 5]),
-        comparison([[9.0, "too long"], ["no text"] * 2], [1, 0]),
-    ]
-    assert pooled_bits_per_byte(comparisons) == [
-        pytest.approx([0.5 / math.log(2), 7 / 6 / math.log(2)]),
-        pytest.approx([1 / math.log(2)] * 2),
-    ]
-    assert pooled_bits_per_byte(comparisons[2:]) == [[None, None], [None, None]]
-
-
-def test_speed_is_the_rate_after_the_first_token_and_the_median_time_to_it():
-    quick, slow = AnswerStats(9, 0, 11, 1.0, 2.0, True), AnswerStats(9, 0, 21, 3.0, 6.0, True)
-    done = [comparison([], [], timings) for timings in ([quick, None], [slow, AnswerStats(9, 0, 1, 5.0, 5.0, True)])]
-    assert speeds(done) == [Speed(2.0, 30 / 4), Speed(5.0, None)]
 
 
 @pytest.fixture(scope="module")
@@ -149,21 +112,6 @@ def run(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-def test_json_holds_what_the_library_finds(models, capsys):
-    _, out, err = run(capsys, *models.values(), "-p", "Hi", "-p", "x" * 200, "--json")
-    found, names = json.loads(out), list(map(str, models.values()))
-    chats = [ChatSession(*load_model(model, "cpu", 1), max_tokens=6) for model in models.values()]
-    comparisons = [compare_answers(prompt, chats) for prompt in ("Hi", "x" * 200)]
-    assert [model["name"] for model in found["models"]] == names
-    assert [model["template"] for model in found["models"]] == ["chatml", "markers"]
-    assert [one["bits_per_byte"] for one in found["prompts"]] == [one.bits_per_byte() for one in comparisons]
-    texts = [answer.message.text for answer in comparisons[0].answers]
-    assert [one["text"] for one in found["prompts"][0]["answers"]] == texts
-    assert found["prompts"][1]["answers"][1]["problem"].startswith("the message takes 220 tokens")
-    assert found["bits_per_byte"] == pooled_bits_per_byte(comparisons)
-    assert err.startswith(f"A {names[0]}: pytorch on cpu, ")
-
-
 def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "prompts.txt"
@@ -174,13 +122,6 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
     assert (code, len(rows)) == (0, 8)
     assert all(row[3] == row[4] != "–" for row in rows)
     assert all(len(line) <= 80 for line in out.splitlines())
-
-
-def test_a_prompt_too_long_for_a_model_is_told_in_its_column(models, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    code, out, _ = run(capsys, *models.values(), "-p", "x" * 200)
-    assert (code, out.count("No answer: the message takes 220 tokens")) == (0, 1)
-    assert [line.split()[3:] for line in out.splitlines() if line.startswith("answer of B")] == [["–", "–"]]
 
 
 @pytest.mark.parametrize(
@@ -292,24 +233,3 @@ def test_a_name_that_gives_no_model_is_told(repository, monkeypatch, tmp_path, n
     monkeypatch.chdir(repository)
     with pytest.raises(ValueError, match=message):
         find_or_fetch(name, MODELS, tmp_path / "model")
-
-
-@pytest.mark.parametrize("lost", ["*.dir", "*"])
-def test_what_the_cache_has_lost_comes_from_a_remote_storage_or_is_told(repository, monkeypatch, tmp_path, lost):
-    clone = tmp_path / "clone"
-    git(tmp_path, "clone", "-q", repository, clone)
-    shutil.copytree(repository / ".dvc/cache", clone / ".dvc/cache")
-    for file in (clone / ".dvc/cache/files").rglob(lost):
-        _ = file.is_file() and file.unlink()
-    monkeypatch.chdir(clone)
-    with pytest.raises(ValueError, match=r"^größe/1.0: its model is neither in DVC's cache nor in a remote storage: "):
-        find_or_fetch("größe/1.0", MODELS, tmp_path / "model")
-    dvc(clone, "remote", "add", "--local", "-d", "storage", str(repository / ".dvc/cache"))
-    assert (find_or_fetch("größe/1.0", MODELS, tmp_path / "again") / "config.json").exists()
-
-
-def test_without_dvc_paths_are_found_and_names_say_what_they_need(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "dvc.api", None)
-    assert find_or_fetch(str(tmp_path), MODELS, tmp_path / "model") == tmp_path
-    with pytest.raises(ValueError, match=r"^x: no such file or folder, and experiments require DVC: pip install dvc$"):
-        find_or_fetch("x", MODELS, tmp_path / "model")

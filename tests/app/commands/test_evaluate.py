@@ -8,10 +8,10 @@ import pytest
 
 from chatmill.app.cli import main
 from chatmill.app.measurement import ScoredDocument, measure, read_documents
-from chatmill.conversation import Message, Part, Record, escape, render
+from chatmill.conversation import Message, Part, Record, render
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
-from chatmill.inference.model_loading import LoadedModel, load_model
+from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
@@ -58,27 +58,6 @@ def test_under_our_template_headers_are_text_and_control_tokens_are_not():
     assert found.bits_per_byte == pytest.approx((UNIFORM * (size + 2) / size, UNIFORM))
 
 
-def test_under_another_template_what_the_messages_say_is_scored():
-    assert measured([CHAT], external()).bytes == num_text_bytes(CHAT)
-    assert measured([CHAT], external("plain", "<|bos|>")).bytes == num_text_bytes(CHAT)
-    assert measured([CHAT], external("plain")).bytes == num_text_bytes(CHAT) - 1  # nothing stands before the first
-
-
-def test_a_document_longer_than_the_context_is_scored_in_windows_and_named():
-    engine = UniformEngine(context=64)
-    found = measured(["x" * 200, "short"], engine=engine)
-    assert (found.bytes, found.windowed_documents, found.context) == (205, ["a.txt:1"], 64)
-    assert engine.lengths == [*[64] * 6, 5]  # the first scores 64 of 200, five follow with 32 each or less
-    assert found.stride == 32
-
-
-def test_a_tokenizer_with_more_ids_than_the_model_is_refused():
-    engine = UniformEngine()
-    engine.vocab_size = 200
-    with pytest.raises(ValueError, match=r"gives ids up to \d+, but the model has logits for 200 tokens"):
-        measured([CHAT], engine=engine)
-
-
 def record(conversation, key):
     return Record("talk", f"talk/{key}", render(conversation)).to_json()
 
@@ -94,14 +73,6 @@ def test_conversations_are_read_as_prepare_and_people_write_them(tmp_path):
     assert [one.place for one in found] == [f"{tmp_path / 'lines.txt'}:{i}" for i in (1, 2)]
     assert [num_text_bytes(one.content) for one in found] == [4, 4]
     assert read_documents(tmp_path / "lines.txt")[0].content == "Hi __eou__ Ho __eou__\n" * 2
-
-
-def test_a_document_of_the_pipeline_is_scored_as_its_text(tmp_path):
-    text = "Once <|upon|> a time"
-    (tmp_path / "test.jsonl").write_text(Record("books", "documents/1", escape(text)).to_json())
-    (document,) = read_documents(tmp_path / "test.jsonl")
-    assert measured([document.content]).bits_per_byte == measured([text]).bits_per_byte
-    assert measured([document.content], external("plain", "<|bos|>")).bytes == len(text)
 
 
 @pytest.mark.parametrize("template", [ChatmillTemplate(), external()])
@@ -130,17 +101,6 @@ def run(capsys, *arguments):
     """Exit code, stdout and stderr of `chatmill evaluate`."""
     code = main(["evaluate", "--threads", "1", "--device", "cpu", *map(str, arguments)])
     return code, *capsys.readouterr()
-
-
-def test_json_holds_what_the_library_finds_and_files_pool_to_the_whole(folder, capsys):
-    files = folder / "test.jsonl", folder / "plain.txt"
-    _, out, _ = run(capsys, folder / "one", "--data", files[0], "--data", files[1], "--json")
-    (found,) = json.loads(out)
-    alone = [measure(load_model(folder / "one", "cpu", 1), read_documents(file)) for file in files]
-    pooled = sum(one.bits_per_byte.all * one.bytes for one in alone) / sum(one.bytes for one in alone)
-    assert found["bits_per_byte"]["all"] == pytest.approx(pooled, rel=1e-5)
-    assert found["bits_per_byte"]["by_file"][str(files[1])]["assistant"] is None
-    assert (found["in_windows"], found["context"], found["stride"]) == ([f"{files[0]}:2"], 640, 320)
 
 
 def test_the_terminal_shows_models_side_by_side(folder, capsys):
@@ -208,20 +168,6 @@ def test_many_documents_have_an_interval_and_models_a_paired_difference(folder, 
     (found,) = json.loads(out)
     low, high = found["intervals"]["bits_per_byte"]["assistant"]
     assert low < found["bits_per_byte"]["assistant"] < high
-
-
-def test_minimal_pairs_stand_beside_what_their_length_gives(folder, capsys, tmp_path):
-    (tmp_path / "number.txt").write_text("a dogs .\na dog .\nsome cats .\nsome cat .\n")
-    (tmp_path / "order.txt").write_text("ab c .\nba c .\n" * 3)
-    _, out, _ = run(capsys, folder / "one", folder / "two", "--pairs", tmp_path, "--json")
-    found = [one["pairs"] for one in json.loads(out)]
-    assert [list(one["paradigms"]) for one in found] == [["number", "order"]] * 2
-    assert [one["paradigms"]["number"]["by_length"] for one in found] == [1.0] * 2
-    assert [one["paradigms"]["order"]["by_length"] for one in found] == [0.5] * 2
-    assert [one["mean"]["n"] for one in found] == [5, 5] and found[0]["mean"]["by_length"] == 0.75
-    code, out, _ = run(capsys, folder / "one", "--pairs", tmp_path, "--limit", 1)
-    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[2:]}
-    assert (code, rows) == (0, {"number": "1", "order": "1", "mean": "2"})
 
 
 def test_n_grams_of_the_training_text_stand_beside_the_model(folder, capsys, tmp_path):

@@ -12,14 +12,13 @@ import export_gguf
 import export_onnx
 import export_tokenizer
 from chatmill.app.cli import main
-from chatmill.tokenizer.types import bpe, wordpiece
+from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import write_model
 from support.texts import SAMPLE_TEXT
 from support.tiny import CONFIG, random_model
 
 BPE = add_special_tokens(bpe.train([SAMPLE_TEXT * 2], 400, bpe.Settings()), [])
-WORDPIECE = add_special_tokens(wordpiece.train([SAMPLE_TEXT * 2], 500, wordpiece.Settings()), [])
 
 
 def make_data(folder, vocabulary=BPE):
@@ -96,21 +95,6 @@ def test_the_card_has_the_data_and_the_figures(packed):
     assert "| talk | 1,200 | 34,000 | CC-BY-4.0 |\n| a\\|b | 1,200 | 34,000 | not stated |" in text
     assert "| bits per byte, all text | 0.750 | 0.700 to 0.800 | 2000 |" in text
     assert "skills" not in text and "sensible" not in text  # which was not measured
-
-
-def test_two_packs_are_equal(packed, data):
-    again = data.with_name("again")
-    assert main(["pack", str(again), "--data", str(data), "--name", "Mill"]) == 0
-    assert (again / "SHA256SUMS").read_bytes() == (packed / "SHA256SUMS").read_bytes()
-
-
-def test_what_gguf_cannot_express_is_told(tmp_path, capsys):
-    folder = make_data(tmp_path / "data", WORDPIECE)
-    assert main(["pack", str(tmp_path / "out"), "--data", str(folder)]) == 0
-    reason = "llama.cpp's WordPiece is BERT's, which drops blanks"
-    assert f"left out: gguf: {reason}" in capsys.readouterr().out
-    assert f"There is nothing for llama.cpp, ollama: {reason}." in (tmp_path / "out/README.md").read_text()
-    assert not (tmp_path / "out/gguf").exists()
 
 
 @pytest.mark.parametrize(

@@ -130,33 +130,6 @@ def test_what_no_format_reads_is_an_error_with_the_reason(name, content, reason,
 
 
 @pytest.mark.parametrize(
-    ("content", "count"),
-    [
-        ({"version": 1, "data": [{"q": "Hi you", "a": "Hello"}]}, 1),
-        ({"7f": {"q": "Hi you", "a": "Hello"}, "c3": {"q": "Hi all", "a": "Hey"}}, 2),
-    ],
-)
-@pytest.mark.parametrize("indent", [None, 1])
-def test_rows_in_a_json_object_are_a_table(content, count, indent, tmp_path, capsys):
-    (tmp_path / "x.json").write_text(json.dumps(content, indent=indent))
-    code, section, shown = look(capsys, tmp_path / "x.json")
-    found = {"path": str(tmp_path / "x.json"), "format": "table", "columns": {"prompt": "q", "response": "a"}}
-    assert yaml.safe_load(section) == {"prepare": {"x": found}}
-    assert "a JSON object of rows, " in shown
-    assert f"{count} of {count} conversations" in shown
-    assert code == 0
-
-
-def test_a_section_that_keeps_little_is_shown_and_fails(tmp_path, capsys):
-    broken = [{"chat": [{"who": "customer", "what": "Hi you"}, {"who": "agent", "what": ""}]}]
-    (tmp_path / "x.jsonl").write_bytes(lines([*ROWS[:20], *broken * 20]))
-    code, section, shown = look(capsys, tmp_path / "x.jsonl")
-    assert code == 1
-    assert "only 50% of the sampled entries would be kept: empty_turn (20)" in shown
-    assert yaml.safe_load(section)["prepare"]["x"]["format"] == "table"
-
-
-@pytest.mark.parametrize(
     ("text", "format"),
     [
         ("Human: Hi\nAssistant: Hello\n\nHuman: Bye\nAssistant: Bye\n", "markers"),
@@ -168,30 +141,6 @@ def test_text_files_are_told_apart(text, format, tmp_path, capsys):
     (tmp_path / "x.txt").write_text(text)
     code, section, _ = look(capsys, tmp_path / "x.txt")
     assert yaml.safe_load(section)["prepare"]["x"]["format"] == format
-    assert code == 0
-
-
-PROSE = "A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n"
-
-
-def test_files_of_a_folder_that_cannot_be_read_are_named_with_the_reason(tmp_path, capsys):
-    contents = {"a.txt": PROSE.encode(), "b.txt": PROSE.encode("utf-16"), "c.txt": b"", "d.bin": b"\x00\x01"}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    _, section, shown = look(capsys, tmp_path)
-    (found,) = yaml.safe_load(section)["prepare"].values()
-    assert found["files"] == "a.txt"
-    assert f"left out: {tmp_path}/b.txt: UTF-16: convert it to UTF-8" in shown
-    assert f"left out: {tmp_path}/c.txt: empty" in shown
-    assert f"left out: {tmp_path}/d.bin: binary data" in shown
-
-
-def test_the_names_of_published_chat_programs_are_the_assistant(tmp_path, capsys):
-    names = ("gpt", "chatgpt", "bing", "bard")
-    chats = ([{"from": "human", "value": f"Hi {i}"}, {"from": names[i % 4], "value": f"Hello {i}"}] for i in range(40))
-    (tmp_path / "x.jsonl").write_bytes(lines([{"conversations": chat} for chat in chats]))
-    code, section, _ = look(capsys, tmp_path / "x.jsonl")
-    assert yaml.safe_load(section)["prepare"]["x"]["roles"] == {"assistant": ["chatgpt", "bing", "bard"]}
     assert code == 0
 
 

@@ -95,10 +95,3 @@ def test_a_shape_that_the_file_cannot_express_is_refused(changed, reason, tmp_pa
         write_model_file(tmp_path / "model.bin", config, {}, config.vocab_size)
     assert reason in str(raised.value) and "`chatmill chat` runs it" in str(raised.value)
     assert not (tmp_path / "model.bin").exists()
-
-
-def test_a_refused_model_leaves_no_folder(tmp_path, capsys):
-    write_model(tmp_path / "model", replace(CONFIG, rope_theta=5e5))
-    assert main(["qwen3c", str(tmp_path / "model"), str(tmp_path / "out")]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert [file.name for file in tmp_path.iterdir()] == ["model"]

@@ -110,17 +110,6 @@ def test_a_lock_file_of_no_bytes_is_restored_or_made_again(project, repair, in_g
     assert (outputs(project), lock.read_bytes()) == (before, content)
 
 
-def test_a_wrong_letter_of_the_lock_file_costs_no_output(project, repair):
-    before, lock = outputs(project), project / "dvc.lock"
-    content = lock.read_text()
-    for old, new in {"copy: 1": "copy: 2", "path: data/copy": "path: data/kopy"}.items():
-        lock.write_text(content.replace(old, new, 1))
-        repair()
-        assert outputs(project) == before
-        repro(project)
-        assert (outputs(project), lock.read_text()) == (before, content)
-
-
 def test_data_that_no_stage_makes_is_never_removed(project, repair):
     (project / "raw.txt").write_text("mine\n")
     (project / "large.txt").write_text("also mine\n")
@@ -175,14 +164,6 @@ def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
         f"chatmill: {project / place}: held by a running command: wait for its end, or end it\n"
     )
     assert (project / "data/copy.txt").exists()
-
-
-def test_beside_a_run_that_dvc_notes_nothing_is_touched(project, capsys):
-    content = json.dumps({"write": {"data/fold": {"pid": os.getpid(), "cmd": "dvc repro"}}})
-    (project / ".dvc/tmp/rwlock").write_text(content)
-    assert main(["repair"]) == 1
-    assert f"process {os.getpid()} (dvc repro) runs: wait for its end" in capsys.readouterr().err
-    assert (project / ".dvc/tmp/rwlock").read_text() == content
 
 
 def test_no_empty_folder_is_left_in_the_run_cache_where_dvc_fails_at_it(project, repair, capsys):

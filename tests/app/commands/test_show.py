@@ -1,7 +1,6 @@
 import gzip
 import io
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -12,12 +11,11 @@ from hypothesis import strategies as st
 
 from chatmill.app.cli import main
 from chatmill.app.inputs import parse_input, read_input_file
-from chatmill.conversation import BOS, Message, Part, Record, conversation_segments, escape, render
+from chatmill.conversation import BOS, Message, Part, conversation_segments
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.tokenizer.vocabulary.tokenizer_json import write_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.tiny import byte_tokenizer
 
@@ -30,8 +28,6 @@ CONVERSATION = [
     Message.from_text("user", "1+1?"),
     Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))),
 ]
-HOSTILE = "\x1b[31m\x07\u202eevil\u200d\x9b</p><script>alert(1)</script>"
-ESCAPES = re.compile(r"\x1b\[[\d;]*m|\x1b\[\?7h|\r")  # colours and attributes; lines that wrap
 each_tokenizer = pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=lambda tokenizer: tokenizer.vocabulary.type)
 
 
@@ -80,45 +76,6 @@ def test_tokens_of_a_conversation_are_the_text_that_a_model_reads(tokenizer, tem
     assert sum(token.is_control for token in tokens) == sum(part.control for part in expected)
 
 
-def output_on_terminal(monkeypatch, *arguments):
-    """The output of a command on a terminal with colours."""
-    master, slave = os.openpty()
-    with open(slave, "w", encoding="utf-8") as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        monkeypatch.setenv("TERM", "xterm-256color")
-        monkeypatch.setenv("COLUMNS", "60")
-        assert show(*arguments) == 0
-        terminal.flush()
-        written = os.read(master, 1 << 16).decode()
-    os.close(master)
-    return written
-
-
-def test_rules_say_without_colour_what_is_trained(tokenizer, monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "60")
-    assert show("--tokenizer", tokenizer, render(CONVERSATION[1:])) == 0
-    shown = capsys.readouterr().out
-    assert "\x1b" not in shown
-    assert shown.splitlines()[0].split() == ["━", "trained", "10", "prompt", "12", "┄", "ignored", "4"]
-    assert shown.splitlines()[5:8] == [
-        "<|python_start|> 1  +  1  <|python_end|> <|output_start|> 2",
-        "259              49 43 49 260            261              50",
-        "━━━━━━━━━━━━━━━━ ━━ ━━ ━━ ━━━━━━━━━━━━━━ ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄ ┄┄",
-    ]
-
-
-def test_a_document_of_the_pipeline_is_shown_with_what_is_trained(tokenizer, monkeypatch, capsys, tmp_path):
-    monkeypatch.setenv("COLUMNS", "60")
-    (tmp_path / "train.jsonl").write_text(Record("books", "documents/1", escape("Once <|upon|>")).to_json())
-    assert show("--tokenizer", tokenizer, "--file", tmp_path / "train.jsonl") == 0
-    assert capsys.readouterr().out.splitlines()[0].split() == ["━", "trained", "15", "prompt", "0", "┄", "ignored", "1"]
-
-
-def test_text_cannot_steer_the_terminal(tokenizer, monkeypatch):
-    assert "[31m" not in ESCAPES.sub("", output_on_terminal(monkeypatch, "--tokenizer", tokenizer, HOSTILE))
-    assert "\x07" not in output_on_terminal(monkeypatch, "--tokenizer", tokenizer, HOSTILE)
-
-
 MESSAGES = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 RENDERED = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHo<|im_end|>\n"
 OTHER = '{"text": "Bye"}\n'
@@ -151,26 +108,6 @@ def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("naïve".encode())))
     assert show("--tokenizer", tokenizer) == 0
     assert capsys.readouterr().out.startswith("n   a  ⟨c3⟩ ⟨af⟩ v   e")
-
-
-def test_several_tokenizers_stand_side_by_side_also_one_without_control_tokens(tokenizer, tmp_path, capsys):
-    other = tmp_path / "other.json"
-    write_tokenizer_json(byte_level_vocabulary([b"Ho"], "bpe", "merge", PATTERNS["qwen2"]), other)
-    assert show("--tokenizer", tokenizer, "--tokenizer", other, RENDERED) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["Ho", "<|im_end|>", "↵"] in shown
-    assert ["256", "259", "10"] in shown
-    assert shown[-2:] == [["bytes", "byte", "256", "26", "1.00"], ["other.json", "bpe", "257", "25", "1.05"]]
-
-
-def test_the_page_fetches_and_runs_nothing_whatever_is_shown(tokenizer, tmp_path, capsys):
-    for text in (HOSTILE, render([Message.from_text("user", HOSTILE), Message.from_text("assistant", "Ho")])):
-        assert show("--tokenizer", tokenizer, "--html", tmp_path / "page.html", text) == 0
-        page = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert not re.search(r"<script|https?:|@import|url\(|\x1b|\x07|\u202e", page)
-        assert page.startswith("<!doctype html>") and "␛" in page
-    assert re.search(r'<li class="token trained"><bdi>H</bdi><small>72</small></li>', page)
-    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,15 @@
 import numpy as np
 import pytest
-import torch
 
 from chatmill.app.cli import main
 from chatmill.conversation import Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.soft_tokenizer.byte_embedding import START, TOKEN_END
-from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
-from chatmill.tokenizer.types import bpe, sentencepiece
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder, write_huggingface
-from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.tokenizer.types import bpe
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from support.external_folder import IDS, write_external
-from support.external_models import logits_of, make, transformers
+from support.external_models import logits_of, transformers
 from support.tiny import write_model
 
 SMALL = ("--width", "64", "--layers", "1", "--features", "512", "--steps", "30", "--threads", "1")
@@ -33,35 +29,6 @@ def test_transformers_loads_the_models_and_they_say_nearly_the_same(tmp_path, ca
     before, after = logits_of(theirs, IDS), logits_of(again, IDS)
     assert np.corrcoef(before.ravel(), after.ravel())[0, 1] > 0.9 and not np.allclose(before, after)
     assert "variance explained" in capsys.readouterr().out
-
-
-def write_fallback_llama(folder):
-    """A Llama whose tokenizer has tokens `<0x00>` to `<0xFF>`."""
-    vocabulary = add_special_tokens(sentencepiece.train(TEXTS, 340, sentencepiece.Settings(algorithm="bpe")), [])
-    write_folder(vocabulary, folder / "tokenizer")
-    make("llama", vocab_size=len(vocabulary.tokens)).save_pretrained(folder / "model")
-    write_huggingface(folder / "tokenizer", folder / "model", "chatml")
-    return folder / "model"
-
-
-def test_fallback_tokens_are_read_as_their_true_byte(tmp_path):
-    folder = write_fallback_llama(tmp_path)
-    assert '"<0x41>"' in (folder / "tokenizer.json").read_text()
-    vocabulary = read_vocabulary(folder)
-    table = torch.randn(len(vocabulary.tokens), 4)
-    dataset = EmbeddingDataset.from_table(vocabulary, table, np.ones(len(table)), longest=8, held_out=0.2, seed=1)
-    fallback = [i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.FALLBACK]
-    assert dataset.byte_ids[dataset.ids.tolist().index(fallback[0x41]), :3].tolist() == [
-        START + Kind.FALLBACK,
-        0x41,
-        TOKEN_END,
-    ]
-    assert run(folder, "--output", tmp_path / "soft") == 0
-    assert (tmp_path / "soft/additional_chat_templates/training.jinja").exists()
-    assert (
-        load_model(tmp_path / "soft", device="cpu").tokenizer.fingerprint
-        == load_model(folder, device="cpu").tokenizer.fingerprint
-    )
 
 
 def test_a_model_is_given_another_tokenizer_and_chats_with_it(tmp_path, capsys):
@@ -84,18 +51,3 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path):
         assert run(folder, "--output", tmp_path / name) == 0
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second"))
     assert first == second
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--steps", "0"], "--steps: expected 1 or more, got 0"),
-        (["--width", "50"], "--width: expected a multiple of 32, got 50"),
-        (["--held-out", "1"], "--held-out: expected a share between 0 and 1, got 1.0"),
-        (["--output", "."], ".: already exists: name a new folder"),
-        (["--tokenizer", "nowhere.json"], "nowhere.json: no such file"),
-    ],
-)
-def test_options_that_mean_nothing_are_told(tmp_path, capsys, arguments, message):
-    assert run(write_model(tmp_path / "model"), *arguments) == 1
-    assert message in capsys.readouterr().err

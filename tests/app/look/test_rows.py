@@ -103,37 +103,11 @@ def test_pairs_are_found_by_their_names(keys, tmp_path):
         assert columns_of(trial) == {"prompt": prompt, "response": response}
 
 
-def test_pairs_may_be_lists_of_messages(tmp_path):
-    rows = [
-        {"input": [{"role": "user", "content": question(i)}], "output": [{"role": "assistant", "content": answer(i)}]}
-        for i in range(ROWS)
-    ]
-    assert proposed(tmp_path, rows).guess.columns == {"prompt": "input", "response": "output"}
-
-
-@pytest.mark.parametrize("flag", ["weight", "train", "loss_weight", "trainable", "is_trained"])
-def test_flags_of_messages_are_found(flag, tmp_path):
-    rows = conversations(1)
-    for row in rows:
-        for number, message in enumerate(row["conversation"]):
-            message[flag] = int(number == 3)
-    trial = proposed(tmp_path, rows)
-    assert trial.guess.columns.get("train") == (None if flag in ("weight", "train") else flag)
-    assert trial.records[0].train == [False, False, False, None]
-
-
 @pytest.mark.parametrize("key", ["turns", "dialog", "messages", "chat", "utterances"])
 def test_lists_of_texts_alternate_and_that_is_to_be_checked(key, tmp_path):
     guess = proposed(tmp_path, [{key: [question(i), answer(i)]} for i in range(ROWS)]).guess
     assert guess.columns == {"messages": key}
     assert "the first one to be the user's" in guess.doubts[0]
-
-
-@pytest.mark.parametrize("names", ["Human Assistant", "User Bot", "Customer Agent", "Q A", "Alice Bob"])
-def test_names_within_texts_begin_turns(names, tmp_path):
-    user, assistant = names.split()
-    rows = [{"log": f"{user}: {question(i)}\n{assistant}: {answer(i)}"} for i in range(ROWS)]
-    assert proposed(tmp_path, rows).guess.columns == {"messages": "log"}
 
 
 @pytest.mark.parametrize("key", ["text", "content", "body", "article", "doc.text"])

@@ -1,13 +1,12 @@
 """The chat page in a real browser, with a real server and a model that was trained to give these answers."""
 
-import json
 import re
 
 import pytest
 from playwright.sync_api import expect
 
 from chatmill.conversation import Part
-from support.chat_page import answer_text, ask, captured_request, finished, last, press, send, setting, titles
+from support.chat_page import answer_text, ask, captured_request, finished, last, press, send, setting
 from support.chromium import visit
 from support.serving import serving
 from support.tiny import write_model
@@ -82,13 +81,6 @@ def test_regenerating_asks_again_in_place_of_the_answer(page):
     expect(last(page)).to_contain_text(second.splitlines()[0])
 
 
-def test_where_chance_has_no_part_the_same_answer_is_explained(page):
-    ask(page, "Hello")
-    press(page, "Regenerate")
-    expect(page.locator("#notice")).to_contain_text("At temperature 0 the same message has the same answer")
-    assert answer_text(page) == "Hello! How are you?"
-
-
 def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
     ask(page, "Sum?")
     ask(page, "Hello")
@@ -98,16 +90,6 @@ def test_an_edited_turn_cuts_the_conversation_and_is_asked_again(page):
     assert request["messages"] == [{"role": "user", "content": "Hello"}]
     expect(page.locator(".exchange .words")).to_have_text(["Hello"])
     expect(last(page)).to_contain_text("How are you?")
-
-
-def test_an_answer_that_was_cut_off_is_continued(page):
-    setting(page, "Max tokens").fill("5")
-    ask(page, "Hello")
-    expect(last(page)).to_contain_text("The answer was cut off")
-    setting(page, "Max tokens").fill("50")
-    request = captured_request(page, lambda: press(page, "Continue"))
-    assert request["messages"][-1] == {"role": "assistant", "content": "Hello"}
-    expect(last(page).locator(".content")).to_have_text("Hello! How are you?")
 
 
 def test_html_that_a_model_says_is_text_and_its_marks_are_nodes(page):
@@ -133,16 +115,6 @@ def test_answers_and_code_are_copied_as_they_were_written(page, button, copied):
     expect(page.get_by_label("Message", exact=True)).to_have_value(copied)
 
 
-def test_the_system_prompt_is_sent_and_kept_with_its_chat(page):
-    setting(page, "System prompt").fill("Be kind.")
-    request = captured_request(page, lambda: ask(page, "Hello"))
-    assert request["messages"][0] == {"role": "system", "content": "Be kind."}
-    press(page, "New chat")
-    assert setting(page, "System prompt").input_value() == ""
-    titles(page).first.click()
-    expect(setting(page, "System prompt")).to_have_value("Be kind.")
-
-
 def test_settings_begin_as_the_servers_are_kept_and_reset(page):
     assert (setting(page, "Max tokens").input_value(), setting(page, "Top k").input_value()) == ("200", "0")
     setting(page, "Top k").fill("3")
@@ -152,19 +124,6 @@ def test_settings_begin_as_the_servers_are_kept_and_reset(page):
     assert (request["top_k"], "temperature" in request) == (3, False)
     page.get_by_role("button", name="Reset to").click()
     assert "top_k" not in captured_request(page, lambda: ask(page, "Hello"))
-
-
-def test_a_setting_that_may_not_be_is_told_and_nothing_is_asked(page):
-    setting(page, "Temperature").fill("-1")
-    send(page, "Hello")
-    expect(page.get_by_role("alert")).to_contain_text("Settings with values out of range: Temperature.")
-    hint = page.locator("#hint-temperature")
-    expect(hint).to_have_text("expected a number from 0 to 100")
-    setting(page, "Temperature").fill("1")
-    expect(hint).to_have_text("0: always the likeliest token")
-    setting(page, "Temperature").fill("-1")
-    assert page.get_by_label("Message", exact=True).input_value() == "Hello"
-    assert page.locator(".exchange").count() == 0
 
 
 def test_two_models_answer_side_by_side_at_once_and_each_knows_its_own_answers(browser, address, models):
@@ -214,27 +173,6 @@ def test_tokens_tell_their_probability_by_hover_and_by_focus(page):
     for key in ("ArrowRight", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
     expect(card).to_contain_text(re.compile(r"Token\s*\*\s*Id\s*42"))
-
-
-def test_tokens_are_told_apart_without_colours(page):
-    page.evaluate("""() => ["p0", "p1", "p2", "p3", "p4"].forEach((name) => {
-        const token = Object.assign(document.createElement("i"), { className: `token ${name}` });
-        document.getElementById("start").append(token);
-    })""")
-    styles = page.locator("#start i").evaluate_all(
-        "nodes => nodes.map((node) => getComputedStyle(node)).map((style) => "
-        "style.borderBottomColor === 'rgba(0, 0, 0, 0)' ? 'none' : style.borderBottomStyle)"
-    )
-    assert styles == ["none", "dotted", "dashed", "solid", "double"]
-
-
-def test_what_did_not_fit_is_told(page, tmp_path):
-    long = [{"role": role, "content": "x" * 5000} for role in ("user", "assistant") * 2]
-    (tmp_path / "long.jsonl").write_text(json.dumps({"messages": long}))
-    page.set_input_files("#import-file", tmp_path / "long.jsonl")
-    expect(page.locator(".exchange")).to_have_count(2)
-    ask(page, "Hello")
-    expect(last(page)).to_contain_text("The context was too short: the oldest 2 messages left out.")
 
 
 def test_the_finished_answer_is_announced_and_not_each_token(page):

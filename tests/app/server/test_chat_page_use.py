@@ -2,16 +2,15 @@
 
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 from playwright.sync_api import expect
 
 from chatmill.datasets.formats.registry import read_dataset
-from support.chat_page import ask, captured_request, finished, last, press, send, setting, titles
+from support.chat_page import ask, captured_request, finished, last, press, setting, titles
 from support.chromium import visit
-from support.serving import process, serving
+from support.serving import serving
 from support.tiny import CONFIG, write_model
 
 pytestmark = pytest.mark.slow
@@ -43,8 +42,6 @@ CONTRASTS = """() => {
         return [`${node.localName}.${node.className} ${node.textContent.slice(0, 20)}`, (one + 0.05) / (other + 0.05)];
     });
 }"""
-NO_DATABASE = "Object.defineProperty(window, 'indexedDB', { value: undefined })"
-FULL = "IDBObjectStore.prototype.put = () => { throw new DOMException('the quota is used up', 'QuotaExceededError'); }"
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +62,6 @@ def page(browser, address):
         yield page
 
 
-@contextmanager
-def tab(page):
-    """Another tab of the same browser context."""
-    other = page.context.new_page()
-    other.goto(page.url)
-    yield other
-    other.close()
-
-
 def bring(page, path, *rows):
     """Import rows as a file."""
     path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
@@ -86,13 +74,6 @@ def exported(page, opener, path):
         page.get_by_role("button", name=opener).first.click()
     found.value.save_as(path)
     return [item.conversation for item in read_dataset(path, "messages", limit=None, seed=0)]
-
-
-def begin(page):
-    """Request a long answer, and wait until it has started."""
-    setting(page, "Max tokens").fill("16000")
-    send(page, "Go on")
-    expect(page.locator(".answer[aria-busy] .content")).to_have_text(re.compile(".{20}", re.S))
 
 
 def test_chats_are_kept_listed_and_opened_again(page):
@@ -155,95 +136,6 @@ def test_a_server_opens_its_page_with_a_saved_chat_which_goes_on_there(browser, 
         page.get_by_role("button", name="New chat").first.click()
         page.reload()
         expect(page.locator("#start")).to_be_visible()
-
-
-def test_a_chat_that_the_server_has_not_loaded_is_told(browser, address):
-    with visit(browser, f"{address}/?load={'0' * 24}", refused=True) as page:
-        expect(page.get_by_role("alert")).to_contain_text("The chat cannot be loaded.")
-        expect(page.locator("#start")).to_be_visible()
-
-
-def test_a_broken_file_is_told_with_its_line_and_nothing_is_imported(page, tmp_path):
-    bring(page, tmp_path / "in.jsonl", TALK, "", '{"messages": [{"role": "robot"}]}')
-    expect(page.get_by_role("alert")).to_contain_text('Nothing was imported. in.jsonl:3: unknown role "robot"')
-    (tmp_path / "bytes.jsonl").write_bytes(b"\xff")
-    page.set_input_files("#import-file", tmp_path / "bytes.jsonl")
-    expect(page.get_by_role("alert")).to_contain_text("bytes.jsonl: the file is not UTF-8")
-    with (tmp_path / "long.jsonl").open("wb") as file:
-        file.truncate(10_000_001)
-    page.set_input_files("#import-file", tmp_path / "long.jsonl")
-    expect(page.get_by_role("alert")).to_contain_text("long.jsonl: over 10 MB: split the file")
-    expect(titles(page)).to_have_count(0)
-
-
-def test_tabs_show_what_others_keep_and_write_nothing_over(page):
-    ask(page, "First")
-    expect(titles(page)).to_have_text("First")
-    with tab(page) as other:
-        expect(other.locator(".words")).to_have_text("First")
-        begin(other)
-        ask(page, "Mine")
-        other.keyboard.press("Escape")
-        expect(other.get_by_role("alert")).to_contain_text("this version is saved as a chat of its own")
-        expect(titles(other)).to_have_count(2)
-        expect(other.locator(".words")).to_have_text(["First", "Go on"])
-    expect(page.locator(".words")).to_have_text(["First", "Go on", "Mine"])
-
-
-@pytest.mark.parametrize(
-    ("script", "notice"),
-    [(NO_DATABASE, "This browser cannot save chats"), (FULL, "This chat could not be saved: the quota is")],
-)
-def test_a_browser_that_keeps_nothing_still_chats_and_says_so(browser, address, script, notice, tmp_path):
-    with visit(browser, address, script=script) as page:
-        ask(page, "First")
-        expect(page.get_by_role("alert")).to_contain_text(notice)
-        ask(page, "Second")
-        expect(page.locator(".words")).to_have_text(["First", "Second"])
-
-
-def test_a_busy_server_is_told_and_asked_again(browser, folder):
-    with (
-        serving("--model", folder, *OPTIONS, "--parallel", "1", "--queue", "0") as address,
-        visit(browser, address) as first,
-        visit(browser, address, refused=True) as second,
-    ):
-        begin(first)
-        send(second, "Hello")
-        expect(last(second).get_by_role("alert")).to_contain_text(re.compile("busy.*Try again in 2 seconds."))
-        first.keyboard.press("Escape")
-        expect(last(first)).to_contain_text("Stopped.")
-        second.wait_for_timeout(2000)  # as the page says
-        press(second, "Try again")
-        finished(second)
-
-
-def test_what_came_before_the_server_was_gone_is_kept_and_can_be_asked_again(browser, folder):
-    with process("--model", folder, *OPTIONS) as (address, server), visit(browser, address, refused=True) as page:
-        begin(page)
-        server.kill()
-        expect(last(page).get_by_role("alert")).to_contain_text(
-            re.compile("the server does not answer|broke off", re.I)
-        )
-        came = last(page).locator(".content").inner_text()
-        press(page, "Try again")
-        expect(last(page).get_by_role("alert")).to_contain_text("is still running")
-        expect(last(page).locator(".content")).to_have_text(came)
-        setting(page, "Max tokens").fill("20")
-        with serving("--model", folder, *OPTIONS, "--port", address.rsplit(":", 1)[1]):
-            press(page, "Try again")
-            finished(page)
-
-
-def test_a_page_without_its_server_says_so_and_tries_again(browser, address):
-    with visit(browser, address, refused=True) as page:
-        page.route("**/v1/models", lambda route: route.abort())
-        page.reload()
-        expect(page.get_by_role("alert")).to_contain_text("The models cannot be listed. The server does not answer")
-        expect(page.get_by_role("alert").locator("code")).to_have_text("chatmill serve")
-        page.unroute("**/v1/models")
-        press(page, "Try again")
-        expect(page.locator("#model option")).to_have_count(1)
 
 
 def test_a_key_is_asked_for_until_it_fits_and_kept_for_the_tab(browser, folder):
@@ -359,12 +251,3 @@ def test_a_run_that_is_not_loaded_yet_is_found_by_its_name_and_loaded(browser, g
         ask(page, "Hello")
         assert page.evaluate("told[0]") == "loading workspace …"
         expect(page.locator("#model option:checked")).to_have_text("workspace")
-
-
-def test_a_chat_that_is_deleted_while_it_is_answered_stays_deleted(page):
-    begin(page)
-    press(page, "Delete Go on")
-    expect(page.locator("#start")).to_be_visible()
-    expect(page.get_by_role("button", name="Send")).to_be_visible()
-    page.reload()
-    expect(page.locator("#chat-list")).to_contain_text("No chats yet.")

@@ -1,6 +1,5 @@
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -10,12 +9,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from chatmill.app.runs.listing import git_states, run_program
 from chatmill.app.runs.rows import RunFiles, run_rows
 from chatmill.app.server import runs as runs_module
 from chatmill.app.server.runs import Runs, points, routes
 from chatmill.app.server.security import ApiError, handle_api_error
-from chatmill.pipeline.outputs import atomic_output
 from support.run_repository import CURVE, SUMMARY, RunRepository
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -104,22 +101,9 @@ def test_the_workspace_comes_first_and_then_the_latest(listed):
     assert first["label"] == "workspace" and times == sorted(times, reverse=True)
 
 
-def test_a_damaged_metrics_file_is_told_and_the_rest_is_listed(listed):
-    run = listed.rows["damaged"]
-    assert run["problem"] == "summary.json cannot be read (JSONFileCorruptedError)"
-    assert (run["bits_per_byte"], run["milliseconds_per_token"]) == (None, 0.25)
-
-
 def test_a_pipeline_that_cannot_be_read_is_told(listed):
     assert "dvc.yaml" in listed.rows["broken"]["problem"]
     assert listed.rows["broken"]["model"] is False
-
-
-def test_models_are_named_so_that_no_path_and_no_other_run_is_meant(listed, repository):
-    names = listed.model_names()
-    assert {"workspace", "main", "early", "late", HOSTILE} <= {*names}
-    assert listed.rows["data"]["name"] == listed.rows["data"]["rev"][:7] in names
-    assert not any((repository.folder / name).exists() for name in names)
 
 
 @pytest.mark.parametrize("stage", ["running", "queued", "failed"])
@@ -130,31 +114,9 @@ def test_a_run_that_is_not_done_has_no_figures_and_no_model(repository, stage):
     assert [run[name] for name in MISSING] == [None] * len(MISSING)
 
 
-def test_a_model_that_is_not_in_the_cache_cannot_be_loaded(repository):
-    run = rows_of(repository, state(outs={"data/model": {"hash": "0" * 32 + ".dir"}, "data/report": {"hash": None}}))[0]
-    assert (run["model"], run["report"], run["parameters"]) == (False, False, None)
-
-
 def test_a_curve_is_that_of_the_run(listed):
     curve = {"validation_bits_per_byte": [[20, 3.75], [40, 2.5]], "bits_per_byte": [[10, 4.5], [20, 3.5]]}
     assert asyncio.run(Runs.curve(listed, "early")) == curve == points(CURVE)
-
-
-def test_the_curve_of_the_workspace_is_that_which_a_stage_is_writing(listed, repository):
-    file = repository.folder / "data/metrics/train.tsv"
-    whole = file.read_text()
-    file.unlink()
-    try:
-        with atomic_output(file, grows=True) as place:
-            place.write_text(CURVE.splitlines(keepends=True)[0] + "5\t6.5\t\n10\t4.0\t\n")
-            assert asyncio.run(Runs.curve(listed, "workspace")) == {"bits_per_byte": [[5, 6.5], [10, 4.0]]}
-            assert asyncio.run(Runs.curve(listed, "early")) == points(CURVE)
-            place.open("a").write("15\t3.0\t\n")
-            assert asyncio.run(Runs.curve(listed, "workspace"))["bits_per_byte"][-1] == [15, 3.0]
-        file.unlink()
-        assert asyncio.run(Runs.curve(listed, "workspace")) == points(CURVE)  # of DVC's cache
-    finally:
-        file.write_text(whole)
 
 
 def test_a_run_beside_the_workspace_has_the_curve_that_it_writes_and_keeps_it_when_it_fails(repository, tmp_path):
@@ -174,14 +136,6 @@ def test_a_run_beside_the_workspace_has_the_curve_that_it_writes_and_keeps_it_wh
     assert curve("failed") == {} and curve("running") == points(CURVE)
     shutil.rmtree(tmp_path / "copy")
     assert curve("running") == {} and curve("failed") == points(CURVE)
-
-
-def test_a_failed_run_tells_the_end_of_its_log(repository, tmp_path):
-    (tmp_path / "log").write_text("one\n" * 9999 + "two\n\nERROR: three\nERROR: three\n")
-    for log, told in ((tmp_path / "log", "one\ntwo\nERROR: three\n"), (tmp_path, ""), (None, "")):
-        failed = experiment(state("a" * 40), "bad", state="failed", local={"log": log and str(log)})
-        run = next(run for run in rows_of(repository, state(experiments=[failed])) if run["label"] == "bad")
-        assert run["problem"] == f"{told}`dvc queue logs bad` has the whole log"
 
 
 def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, monkeypatch):
@@ -232,20 +186,6 @@ def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
     assert set(rows["d"]["differs"]) == {"code and data", "train_model.code"}
 
 
-def test_other_seeds_are_one_run_with_a_model_for_each_in_every_row(repository):
-    outs_of = {found["name"]: found["data"]["outs"] for found in git_states(repository.folder, 10)}
-    model = {"data/model": outs_of["main"]["data/model"]}
-
-    def of(rev, seed, depth=3, outs=model, when="2024-01-02"):
-        params = {"params.yaml": {"data": {"train_model": {"depth": depth, "seed": seed}}}}
-        return experiment(state(rev * 40, timestamp=when, params=params, outs=outs))
-
-    runs = [of("a", 1), of("b", 2), of("c", 2, when="2024-01-03"), of("d", 3, outs={}), of("e", 4, depth=4)]
-    rows = rows_of(repository, state("0" * 40, "main", experiments=runs))
-    found = {run["rev"][0]: "".join(rev[0] for rev in run["other_seeds"]) for run in rows}
-    assert found == {"0": "", "a": "c", "b": "a", "c": "a", "d": "ca", "e": ""}
-
-
 def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
     async def ask(found):
         first = await asyncio.gather(*(found.listing(refresh=True) for _ in range(20)))
@@ -253,21 +193,6 @@ def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
 
     listings = asyncio.run(ask(Runs(repository.folder)))
     assert all(listing is listings[0] for listing in listings)
-
-
-def test_a_server_that_stops_ends_what_it_started(tmp_path):
-    sleeper = "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(1000)"
-
-    async def stop():
-        task = asyncio.create_task(run_program([sys.executable, "-c", sleeper], tmp_path))
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(stop())
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,4 @@
 import re
-import subprocess
-import sys
-import time
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -16,7 +13,6 @@ from support.serving import serving
 pytestmark = pytest.mark.slow
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 LABELS = ["workspace", "forgotten", HOSTILE, "tenth", "second", "main"]
-SOONER = "const later = setTimeout; window.setTimeout = (action, ms) => later(action, ms / 10)"
 UNNAMED = """() => [...document.querySelectorAll("a, button, select, input, [tabindex='0']")].filter((node) =>
     !(node.getAttribute("aria-label") || node.labels?.length || node.textContent.trim() && node.tagName !== "SELECT"))
     .map((node) => node.outerHTML)"""
@@ -66,22 +62,9 @@ def labels(page):
     return page.locator("tbody .name").all_text_contents()
 
 
-def sort(page, title):
-    page.get_by_role("button", name=title, exact=True).click()
-
-
 def tick(page, *names):
     for name in names:
         page.get_by_role("checkbox", name=f"Tick {name}", exact=True).check()
-
-
-def wait_for(find):
-    """What `find` returns, as soon as that is something."""
-    deadline = time.monotonic() + 60
-    while not (found := find()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def tab_to(page, node):
@@ -101,15 +84,6 @@ def test_every_run_is_a_row_of_its_figures(page):
     assert cells[5:] == ["2.500", "1.500", "★ 75.0 %", "–", "6.3 %", "3.00", "★ 0.125", "7.50"]
 
 
-def test_the_column_that_sorts_says_so(page):
-    head = page.get_by_role("columnheader", name="Depth")
-    for way in ("ascending", "descending", "ascending"):
-        sort(page, "Depth")
-        expect(head).to_have_attribute("aria-sort", way)
-    sort(page, "Steps")
-    expect(head).to_have_attribute("aria-sort", "none")
-
-
 def test_curves_of_ticked_runs_lie_over_one_another(page):
     tick(page, "main", "second")
     expect(page.locator("#curves polyline")).to_have_count(2)
@@ -117,24 +91,6 @@ def test_curves_of_ticked_runs_lie_over_one_another(page):
     assert page.locator("#curves output").all_text_contents() == ["2.500", "2.500"]
     page.get_by_role("checkbox", name="Tick main", exact=True).uncheck()
     expect(page.locator("#curves polyline")).to_have_count(1)
-
-
-def test_a_curve_tells_its_values_under_the_pointer_and_under_the_keyboard(page):
-    tick(page, "main")
-    chart = page.get_by_role("slider", name="Training curves by step")
-    chart.hover(position={"x": 20, "y": 100})
-    expect(page.locator("#curves output")).to_have_text("3.750")
-    chart.focus()
-    page.keyboard.press("End")
-    expect(chart).to_have_attribute("aria-valuetext", "At step 40: main 2.500")
-    page.keyboard.press("ArrowLeft")
-    expect(page.locator("#curves output")).to_have_text("3.750")
-    page.get_by_label("Of", exact=True).select_option("training text")
-    page.get_by_label("By", exact=True).select_option("tokens")
-    page.get_by_role("slider", name="Training curves by tokens").focus()
-    page.keyboard.press("Home")
-    expect(chart).to_have_count(0)
-    expect(page.get_by_role("slider")).to_have_attribute("aria-valuetext", "At tokens 10,240: main 4.500")
 
 
 def test_a_run_without_a_curve_or_a_model_says_so(page):
@@ -210,52 +166,6 @@ def test_every_control_has_a_name(page):
     tick(page, "main")
     page.wait_for_selector("#curves polyline")
     assert page.evaluate(UNNAMED) == []
-
-
-def test_ticks_stay_when_the_runs_are_read_anew(page, repository):
-    tick(page, "main")
-    repository.git("branch", "another", "main~0")
-    repository.measure(4.0)
-    repository.experiment("latest")
-    page.get_by_role("button", name="Refresh").click()
-    page.wait_for_selector("text=latest")
-    expect(page.get_by_role("checkbox", name="Tick main", exact=True)).to_be_checked()
-    expect(page.locator("#curves polyline")).to_have_count(1)
-
-
-def test_a_run_that_trains_beside_the_workspace_is_followed_until_it_is_done(browser, address, repository, tmp_path):
-    wait = f"while ! [ -e {tmp_path}/enough ]; do sleep 0.1; done"
-    head = (
-        r"mkdir -p data/metrics && printf 'step\tvalidation_bits_per_byte\n10\t4.5\n20\t3.5\n' > data/metrics/train.tsv"
-    )
-    pipeline = yaml.safe_load((repository.folder / "dvc.yaml").read_text())
-    pipeline["stages"]["make"]["cmd"] = f"{head}; {wait}; {pipeline['stages']['make']['cmd']}"
-    repository.write("dvc.yaml", yaml.safe_dump(pipeline))
-    command = [sys.executable, "-m", "dvc", "exp", "run", "--temp", "--name", "live", "-C", "made"]
-    with (
-        subprocess.Popen(command, cwd=repository.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run,
-        visit(browser, f"{address}/runs", script=SOONER) as page,
-    ):
-        try:
-            curve = wait_for(lambda: next(repository.folder.glob(".dvc/tmp/exps/*/*/data/metrics/train.tsv"), None))
-            page.get_by_role("button", name="Refresh").click()
-            tick(page, "live (running)")
-            row = page.get_by_role("row").filter(has=page.get_by_role("checkbox", name="Tick live (running)"))
-            expect(row).to_contain_text("running")
-            value = page.locator("#curves output")
-            expect(value).to_have_text("3.500")
-            expect(page.locator("#chat")).to_be_disabled()
-            with curve.open("a") as file:
-                file.write("30\t3.25\n")
-            expect(value).to_have_text("3.250")
-        finally:
-            (tmp_path / "enough").touch()
-            repository.git("checkout", "-q", "dvc.yaml")
-        expect(page.get_by_role("checkbox", name="Tick live", exact=True)).to_be_checked()
-        expect(row).to_have_count(0)
-        expect(value).to_have_text("2.500")  # the curve that it has in the end
-        expect(page.locator("#chat")).to_be_enabled()
-    assert run.returncode == 0
 
 
 @pytest.mark.parametrize("width", [360, 1440])

@@ -1,13 +1,12 @@
 import asyncio
 import threading
-from time import perf_counter
 
 import numpy as np
 import pytest
 
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig, LogprobsJob
-from chatmill.app.server.scheduler import ChunkSize, Scheduler
-from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
+from chatmill.app.server.jobs import CompletionJob, GenerationConfig
+from chatmill.app.server.scheduler import Scheduler
+from chatmill.app.server.security import QueueFull, SchedulerStopped
 from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.chat_template import ChatmillTemplate
@@ -100,33 +99,6 @@ def test_answers_that_grow_together_are_those_that_each_would_get_alone(loaded):
     assert together == [alone(loaded.engine, prompt, 12 + prompt[0]) for prompt in prompts]
 
 
-def test_long_prompts_are_read_in_stretches_beside_an_answer_that_grows(loaded):
-    prompts = [[9], list(range(256)) * 2, [8] * 300]
-
-    async def work(scheduler):
-        jobs = [answer(loaded.engine, prompt, 60) for prompt in prompts]
-        for job in jobs:
-            scheduler.submit(job)
-        return await asyncio.gather(*map(all_of, jobs))
-
-    assert run(loaded.engine, work) == [alone(loaded.engine, prompt, 60) for prompt in prompts]
-
-
-@pytest.mark.parametrize("kind", [answer, lambda engine, ids: LogprobsJob(ids, 1, SECONDS)])
-def test_a_prompt_that_nobody_waits_for_is_not_read_further(loaded, kind, monkeypatch):
-    ids, chunks = [7 * i % 256 for i in range(600)], []
-
-    async def work(scheduler):
-        job = kind(loaded.engine, ids)
-        monkeypatch.setattr(ChunkSize, "adapt", lambda _, tokens, __: (chunks.append(tokens), scheduler.cancel(job)))
-        scheduler.submit(job)
-        with pytest.raises(SchedulerStopped):
-            await all_of(job)
-
-    run(loaded.engine, work)
-    assert chunks == [32]
-
-
 def test_what_a_chat_has_read_is_not_read_again_while_others_come_and_go(loaded):
     async def work(scheduler):
         first = answer(loaded.engine, [1, 2, 3, 4], 6)
@@ -143,24 +115,6 @@ def test_what_a_chat_has_read_is_not_read_again_while_others_come_and_go(loaded)
     ids, cached, said = run(loaded.engine, work)
     assert cached == 4 + len(said) - 1
     assert ids == alone(loaded.engine, [1, 2, 3, 4, *said, 7, 7], 3)
-
-
-def test_the_probabilities_of_a_text_are_those_of_the_engine(loaded):
-    ids = [5, 80, 81, 200, 3]
-
-    async def work(scheduler):
-        job = LogprobsJob(ids, 5, SECONDS)
-        scheduler.submit(job)
-        return await all_of(job)
-
-    found, logits = run(loaded.engine, work), loaded.engine.sequence_logits(ids).astype(np.float64)
-    expected = logits - np.log(np.exp(logits).sum(1, keepdims=True))
-    assert [one.token for one in found] == ids[1:]
-    np.testing.assert_allclose([one.logprob for one in found], expected[range(4), ids[1:]], atol=1e-4)
-    assert all(
-        [i for i, _ in one.top_logprobs] == np.argsort(-row)[:5].tolist()
-        for one, row in zip(found, expected[:4], strict=True)
-    )
 
 
 def test_who_comes_past_the_queue_is_refused_at_once():
@@ -197,21 +151,6 @@ def test_an_answer_that_nobody_waits_for_ends_before_its_next_token():
     assert len(engine.received_ids) <= 4
 
 
-def test_an_answer_whose_time_is_over_ends():
-    engine = gated()
-
-    async def work(scheduler):
-        job = answer(engine, seconds=0.05, max_tokens=500)
-        scheduler.submit(job)
-        while perf_counter() < job.deadline:
-            await asyncio.sleep(0.01)
-        engine.gate.release(100)
-        with pytest.raises(DeadlineExceeded):
-            await all_of(job)
-
-    run(engine, work)
-
-
 def test_an_error_ends_the_answer_that_met_it_and_no_other():
     engine = ScriptedEngine([65] * 100, vocab_size=TOKENIZER.vocab_size, context=2000)
     engine.append = lambda ids, append=engine.append: append(ids) * (np.nan if 13 in ids else 1)
@@ -225,42 +164,6 @@ def test_an_error_ends_the_answer_that_met_it_and_no_other():
         return await all_of(good)
 
     assert run(engine, work) == [65] * 10
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_broken_engine_leaves_nobody_waiting():
-    engine = ScriptedEngine([], vocab_size=TOKENIZER.vocab_size, context=2000)  # raises StopIteration
-
-    async def work(scheduler):
-        jobs = [answer(engine), answer(engine)]
-        for job in jobs:
-            scheduler.submit(job)
-        for job in jobs:
-            with pytest.raises(SchedulerStopped):
-                await all_of(job)
-        with pytest.raises(SchedulerStopped):
-            scheduler.submit(answer(engine))
-        return scheduler.alive
-
-    assert not run(engine, work)
-
-
-def test_stopping_ends_what_goes_on_and_what_waits():
-    engine = gated()
-
-    async def work(scheduler):
-        jobs = [answer(engine, max_tokens=900), answer(engine)]
-        for job in jobs:
-            scheduler.submit(job)
-        stopping = asyncio.create_task(asyncio.to_thread(scheduler.stop))
-        await asyncio.sleep(0.05)
-        engine.gate.release(5)
-        await stopping
-        for job in jobs:
-            with pytest.raises(SchedulerStopped):
-                await all_of(job)
-
-    run(engine, work)
 
 
 def test_engines_with_one_cache_have_one_chat(loaded):

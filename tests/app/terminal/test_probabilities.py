@@ -1,13 +1,9 @@
-import re
-
 import numpy as np
-import pytest
 
-from chatmill.app.terminal.tokens import answer_probabilities, show_likeliest, show_probabilities
+from chatmill.app.terminal.tokens import show_likeliest, show_probabilities
 from chatmill.conversation import IM_END
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.model_loading import load_model
-from support.tiny import byte_tokenizer, write_model
+from support.tiny import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 
@@ -67,23 +63,3 @@ def test_the_likeliest_tokens_of_a_place_are_listed_with_the_chosen_one(capsys):
     rows = [line.split() for line in capsys.readouterr().err.splitlines()]
     assert [row[0] for row in rows[2:]] == [*"abcdefghij", "o"]
     assert rows[-1] == ["o", "111", "1.6", "%", "chosen"]
-
-
-@pytest.mark.parametrize("number", [0, 4])
-def test_a_number_without_a_token_is_told_with_the_range(number):
-    session = answered({"H": 1}, {"o": 1}, {IM_END: 1})
-    with pytest.raises(ValueError, match=re.escape(f"/why: expected the number of a token, 1 to 3, got {number}")):
-        show_likeliest(session, number)
-
-
-def test_an_answer_that_is_read_again_has_its_probabilities_and_changes_no_later_one(tmp_path):
-    model, answers = write_model(tmp_path / "model"), []
-    for explains in (False, True):
-        session = ChatSession(*load_model(model, "cpu", 1), max_tokens=12)
-        first, ids = "".join(session.ask("Hi")), [*session.prompt_ids, *session.answer_ids]
-        found = list(answer_probabilities(session, 1)) if explains else []
-        answers.append((first, "".join(session.ask("And you?")), session.answer_stats.cached_tokens))
-    assert answers[0] == answers[1]
-    rows = session.engine.sequence_logits(ids)[-13:-1].astype(np.float64)
-    expected = rows[range(12), ids[-12:]] - np.log(np.exp(rows).sum(1))
-    np.testing.assert_allclose([one.logprob for one in found], expected, atol=1e-4)

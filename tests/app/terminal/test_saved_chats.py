@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.terminal.saved_chats import Transcript, read_chat, save_chat
+from chatmill.app.terminal.saved_chats import read_chat, save_chat
 from chatmill.conversation import CONTROL_TOKENS, Message, Part
 from chatmill.datasets.formats.registry import read_dataset
 
@@ -40,14 +40,6 @@ def test_prepare_and_load_read_back_exactly_what_was_saved(tmp_path_factory, con
 def test_an_exchange_without_an_answer_is_left_out(tmp_path):
     file = save_chat([*HI, Message.from_text("user", "So?"), Message("assistant", ())], f"{tmp_path}/chat.jsonl")
     assert read_chat(file, 1) == HI
-
-
-def test_a_transcript_is_whole_after_each_answer_and_alone_in_its_folder(tmp_path):
-    transcript = Transcript(str(tmp_path))
-    for conversation in (HI, HI * 2, HI):
-        transcript.write(conversation)
-        assert read_chat(transcript.file, 1) == conversation
-    assert list(tmp_path.iterdir()) == [transcript.file]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,3 @@
-import io
 import os
 import pty
 import re
@@ -19,7 +18,7 @@ from prompt_toolkit.output import DummyOutput
 
 import export_onnx
 from chatmill.app.terminal.editor import chat_loop
-from chatmill.app.terminal.saved_chats import Transcript, read_chat
+from chatmill.app.terminal.saved_chats import read_chat
 from chatmill.app.terminal.slash_commands import SLASH_COMMANDS
 from chatmill.app.terminal.terminal_chat import TerminalChat
 from chatmill.conversation import CALL_END, CALL_START, IM_END
@@ -170,13 +169,6 @@ def test_undo_and_regenerate(capsys):
     assert "at temperature 0 the answer is always the same" in shown
 
 
-def test_show_tells_calls_and_what_no_longer_fits(capsys):
-    chat(lines("a" * 200, "What is 2+2?", "/show"), "Ho", "[2+2]It is 4.")
-    shown = capsys.readouterr().err
-    assert "the 2 oldest messages no longer fit into the context of 300 tokens" in shown
-    assert shown.endswith("(dropped) model: Ho\nyou: What is 2+2?\nmodel: [2+2 = 4] It is 4.\n")
-
-
 def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     chat(lines("A", "B", "/tokens"), "Ho", "Hm")
     shown = capsys.readouterr().err
@@ -184,31 +176,6 @@ def test_tokens_are_the_exchange_with_ids_and_names(capsys):
     assert " ".join(answer.split()) == f"H m {IM_END} 72 109 {TOKENIZER.special[IM_END]}"
     assert f"B {IM_END}" in " ".join(prompt.split())
     assert "A" not in prompt
-
-
-def test_statistics_add_up(capsys):
-    chat(lines("A", "B", "/stats"), "Ho", "Hm")
-    shown = capsys.readouterr().err
-    assert "scripted on cpu, 7.2 MB, context 300, template chatml\n" in shown
-    assert re.search(r"2 answers in [\d.]+ m?s: 6 tokens generated", shown)
-
-
-def test_a_stopped_answer_is_kept_and_the_chat_goes_on(capsys):
-    session = chat(lines("A", "B"), [*b"Ho", KeyboardInterrupt()], "Hm")
-    assert texts(session) == ["A", "Ho", "B", "Hm"]
-    assert "stopped\n" in capsys.readouterr().err
-
-
-def test_what_is_stopped_while_it_is_printed_is_kept_and_written_down(monkeypatch):
-    class Stdout(io.StringIO):
-        def write(self, text):
-            if text == "o":
-                raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys, "stdout", Stdout())
-    session = chat(lines("Hi"), "Ho!", transcript=Transcript("chat.jsonl"))
-    assert read_chat(Path("chat.jsonl"), 1) == session.conversation
-    assert texts(session) == ["Hi", "Ho"]
 
 
 def test_ctrl_c_empties_the_line_and_then_says_how_to_leave(capsys):
@@ -241,67 +208,10 @@ def test_the_second_conversation_of_a_file_is_loaded():
     assert texts(chat(lines("/load two.jsonl 2"))) == ["2", "22"]
 
 
-def test_a_transcript_holds_every_conversation():
-    chat(lines("A", "B", "/undo", "/clear", "C"), "one", "two", "three", transcript=Transcript("chats/"))
-    (file,) = Path("chats").iterdir()
-    found = [[message.text for message in read_chat(file, number)] for number in (1, 2)]
-    assert found == [["A", "one"], ["C", "three"]]
-
-
-def test_a_branch_goes_back_and_the_whole_chat_is_saved(capsys):
-    typed = lines("/system Be kind.", "A", "B\\", "b", "C", "/branch 2 all.jsonl", "D")
-    session = chat(typed, "one", "two", "three", "four")
-    assert texts(session) == ["Be kind.", "A", "one", "D", "four"]
-    whole = read_chat(Path("all.jsonl"), 1)
-    assert [message.text for message in whole] == ["Be kind.", "A", "one", "B\nb", "two", "C", "three"]
-    assert capsys.readouterr().err.endswith(
-        "back to before message 2: B …\nthe whole conversation is saved: /load all.jsonl\n"
-    )
-
-
-def test_a_chat_is_saved_for_the_page_with_the_command_that_opens_it(capsys):
-    session = chat(lines("/system Be kind.", "A", "/web my.jsonl"), "one", model="data/my model")
-    assert [message.text for message in read_chat(Path("my.jsonl"), 1)] == texts(session)
-    told = capsys.readouterr().err
-    file = Path("my.jsonl").resolve()
-    assert f"saved to {file}: drop it on the chat page" in told
-    assert told.endswith(f"chatmill serve --open --load {file} --model 'data/my model'\n")
-
-
 def test_tab_completes_commands_settings_and_files(capsys):
     Path("chat.txt").write_text("Human: Hi\nAssistant: Hello\n")
     session = chat(lines("/lo\tch\t", "/set max\t 7"))
     assert (texts(session), session.max_tokens) == (["Hi", "Hello"], 7)
-
-
-def test_history_is_kept_between_chats_for_the_user_alone(state):
-    chat(lines("Hi there"), "Ho")
-    file = state / "chatmill/history"
-    assert file.stat().st_mode & 0o777 == 0o600
-    assert texts(chat(f"\x1b[A{ENTER}", "Ho")) == ["Hi there", "Ho"]
-
-
-def pasted(text):
-    return f"\x1b[200~{text}\x1b[201~"
-
-
-def test_a_long_paste_is_one_character_to_delete_and_whole_in_the_message():
-    one, two = "\n".join("abcdefghijklm"), "\n".join("nopqrstuvwxyz")
-    session = chat(f"Hi {pasted(one)}{pasted(two)}\x7f!{ENTER}", "Ho")
-    assert texts(session) == [f"Hi {one}!", "Ho"]
-
-
-def test_a_terminal_never_acts_on_an_answer(monkeypatch):
-    hostile = "\x1b]52;c;aGk=\x07\x1b]0;title\x07\x9b31m\x00\r\x7f"
-    reader, writer = pty.openpty()
-    with os.fdopen(writer, "w") as terminal:
-        monkeypatch.setattr(sys, "stdout", terminal)
-        session = chat(lines("Hi"), [*hostile.encode(), TOKENIZER.special[IM_END]])
-        shown = b""
-        while not shown.endswith(b"\r\n"):
-            shown += os.read(reader, 1000)
-    assert shown.decode() == "␛]52;c;aGk=␇␛]0;title␇⟨U+009B⟩31m␀␍␡\r\n"
-    assert texts(session) == ["Hi", hostile]
 
 
 @pytest.fixture(scope="module")
@@ -387,30 +297,6 @@ def test_a_long_answer_is_stopped_and_saved_and_the_chat_goes_on(model):
         assert terminal.end() == 0
 
 
-def test_a_long_paste_is_shown_as_a_note(model):
-    with at_terminal(model, "--max-tokens", 5) as terminal:
-        terminal.wait_for("\n>")
-        terminal.type(pasted("line\r" * 310))
-        terminal.wait_for("[pasted text, 1,550 characters, 311 lines]")
-        terminal.type(ENTER)
-        before = terminal.wait_for("max_tokens 5]")
-        assert "line\r\n" not in before
-
-
-def test_keys_typed_during_an_answer_are_not_in_it_and_are_those_of_the_next_prompt(model):
-    with at_terminal(model, "--max-tokens", 3000) as terminal:
-        terminal.wait_for("\n>")
-        terminal.type("Hi" + ENTER)
-        terminal.wait_for("Hi")
-        terminal.wait_for_output(500)
-        terminal.type(f"/tokens {pasted('«typed meanwhile»' + ENTER)}{ENTER}/by")
-        answer = terminal.wait_for("max_tokens 3,000]")
-        assert "typed meanwhile" not in answer
-        assert "«typed meanwhile»" in terminal.wait_for("19 tokens:")
-        terminal.type("e" + ENTER)
-        assert terminal.end() == 0
-
-
 def test_a_chat_begins_with_a_saved_one(model):
     Path("old.txt").write_text("Human: Hi\nAssistant: Hello\n")
     with at_terminal(model, "--load", "old.txt", "--system", "Be kind.") as terminal:
@@ -427,12 +313,3 @@ def test_a_closed_stdout_ends_the_chat(monkeypatch):
     monkeypatch.setattr(sys, "stdout", os.fdopen(writer, "w"))
     with pytest.raises(BrokenPipeError):
         chat(lines("Hi"), "Ho")
-
-
-def test_a_pipe_is_answered_and_the_chat_stays_at_the_terminal(model):
-    with at_terminal(model, "-p", "Hi", "-i", "--max-tokens", 5, stdin=b"there\n") as terminal:
-        terminal.wait_for("max_tokens 5]")
-        terminal.wait_for("\n>")
-        terminal.type(lines("/show", "/bye"))
-        terminal.wait_for("you: Hi\r\nthere\r\nmodel: ")
-        assert terminal.end() == 0

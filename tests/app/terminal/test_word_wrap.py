@@ -48,11 +48,3 @@ def test_however_it_is_divided_it_looks_the_same_and_fits(parts):
     assert all(wcswidth(line) <= 10 for line in shown)
     words = re.findall(r"\S", "".join(parts))
     assert words == re.findall(r"\S", "".join(shown))
-
-
-def test_the_width_is_that_of_the_moment():
-    widths = [11]
-    wrap = WordWrap(lambda: widths[-1])
-    first = wrap.feed("one two ")
-    widths.append(40)
-    assert screen(first + wrap.feed("three four")) == ["one two three four"]

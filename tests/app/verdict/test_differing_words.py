@@ -12,14 +12,6 @@ def scored(text, nats, breaks=()):
     return ScoredText(text, np.array(nats, float), list(breaks))
 
 
-def test_a_word_has_the_bits_of_its_bytes():
-    first = scored(b"a bc", [1, 1, 1, 1])
-    second = scored(b"a bc", [1 + math.log(2), 1, 1, 1 - 2 * math.log(2)])
-    ((one, other),) = word_differences(first, second)
-    assert (one.text, other.text) == ("a", " bc")
-    assert (one.bits, other.bits) == (pytest.approx(1), pytest.approx(-2))
-
-
 @given(st.text(min_size=1), st.lists(st.integers(0, 20)), st.integers(0, 2**32))
 def test_words_have_all_of_the_difference_and_the_text(text, breaks, seed):
     content, random = text.encode("utf-8", "replace"), np.random.default_rng(seed)

@@ -11,7 +11,7 @@ import zstandard
 from pyarrow import ipc, parquet
 
 from chatmill.datasets.formats.containers import files_of
-from chatmill.datasets.formats.example import Example, Reject
+from chatmill.datasets.formats.example import Example
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 
@@ -66,12 +66,6 @@ def test_any_container_gives_the_same_rows(tmp_path, name):
     assert found[-1].place.startswith(f"{tmp_path / name}:")
 
 
-def test_a_parquet_file_is_known_by_its_first_bytes(tmp_path):
-    write(tmp_path / "a.parquet", pa.Table.from_pylist(ROWS))
-    (tmp_path / "a.parquet").rename(tmp_path / "data-00000-of-00001")
-    assert questions(read(tmp_path / "data-00000-of-00001", **COLUMNS)) == [row["Q"] for row in ROWS]
-
-
 def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path):
     for name, part in (("b/2.csv", ROWS[400:]), ("a/1.jsonl", ROWS[:400])):
         (tmp_path / name).parent.mkdir()
@@ -111,17 +105,6 @@ def test_a_json_object_is_a_row_or_holds_rows(tmp_path, content, column, expecte
     assert questions(read(tmp_path / "a.json", messages=column)) == expected
 
 
-def test_a_list_of_an_object_with_a_broken_entry_is_read_on(tmp_path):
-    rows = ",\n".join(map(json.dumps, TALKS))
-    broken = rows.replace('"2"', '"2')
-    (tmp_path / "a.json").write_text(f'{{"meta": {{"a": 1}}, "data": [\n{broken}], "test": [\n{rows}]}}')
-    found = read(tmp_path / "a.json", messages="turns")
-    assert questions(found) == [*"01345", *"012345"]
-    assert found[0].place == f"{tmp_path}/a.json:2, entry 1 of data"
-    [reject] = [item for item in found if isinstance(item, Reject)]
-    assert (reject.reason, reject.place) == ("bad_json", f"{tmp_path}/a.json:4")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -142,17 +125,6 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=f"{name}: ?{message}"):
         read(tmp_path / name, **PAIR)
-
-
-@pytest.mark.parametrize(
-    ("cell", "lines"), [('"5" nail', [3]), ('"a\nb" c', [3, 4]), ('"x" "y"', [3]), ('"open', [3, 4])]
-)
-def test_each_line_of_a_cell_that_does_not_end_with_its_quotation_mark_is_a_reject(tmp_path, cell, lines):
-    (tmp_path / "a.csv").write_text(f"Q,,A\n1,,2\nx,,{cell}\n3,,4\n")
-    found = read(tmp_path / "a.csv", **PAIR)
-    rejects = [(item.place, item.reason) for item in found if isinstance(item, Reject)]
-    assert rejects == [(f"{tmp_path}/a.csv:{line}", "bad_row") for line in lines]
-    assert questions(found) == (["1"] if cell == '"open' else ["1", "3"])
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "stream.arrow"])

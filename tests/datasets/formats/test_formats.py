@@ -5,10 +5,8 @@ import sys
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
-from chatmill.datasets.formats.example import Document, Example, Reject
+from chatmill.datasets.formats.example import Document, Reject
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 
@@ -274,27 +272,6 @@ def test_what_is_wrong_with_a_dataset_is_said(tmp_path, name, columns, content, 
     (tmp_path / "a.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=problem):
         read(tmp_path / "a.json", name, columns)
-
-
-@pytest.mark.parametrize("name", ["messages", "sharegpt", "alpaca", "dolly", "hh", "markers", "gsm8k", "oasst"])
-@pytest.mark.parametrize("row", [[], "text", 3, None, {}, {"messages": 1, "text": 2}, {"prompt": None}])
-def test_rows_of_another_shape_are_rejected(tmp_path, name, row):
-    (tmp_path / "a.json").write_text(json.dumps([row]))
-    [item] = read(tmp_path / "a.json", name)
-    assert item.reason in ("missing_field", "no_marker", "not_text")
-
-
-@given(st.binary(max_size=60))
-def test_any_bytes_are_an_error_that_names_the_file_or_entries(tmp_path_factory, data):
-    file = tmp_path_factory.getbasetemp() / "any.jsonl"
-    file.write_bytes(data)
-    for name in ("messages", "chitchat", "oasst", "personachat", "markers", "text", "dailydialog"):
-        try:
-            found = read(file, name)
-        except ValueError as error:
-            assert str(error).startswith(str(file))
-        else:
-            assert all(isinstance(entry, Example | Reject) for entry in found)
 
 
 HUB = "dataset: team/chats\nrevision: abc\nsplit: train\n"

@@ -50,22 +50,6 @@ def test_no_held_back_phrasing_is_said_in_training(items, persona):
     assert not [text for text in said if any(matcher.matches(node, text) for node in held_back)]
 
 
-def test_the_last_message_alone_is_held_back(items, persona):
-    matcher, known = Matcher(persona.words, {}, None), persona.exchanges()
-    for item in items:
-        if item.skill and item.skill["name"] == "talk" and not item.skill["noisy"]:
-            exchange, question = known[item.skill["intent"]], exchanges(item)[-1][0]
-            index = [matcher.matches(node, question) for node in exchange.held_back].index(True)
-            assert side(item) == ("test" if index < (len(exchange.held_back) + 1) // 2 else "validation")
-            assert (
-                len(exchanges(item))
-                == item.skill["turn"]
-                == 1
-                + item.skill["intent"].removeprefix("facts/").count("/")
-                - (item.skill["intent"].startswith("facts/"))
-            )
-
-
 def test_every_answer_is_right_for_what_was_said(items, persona):
     exchanges_of = persona.exchanges()
     for item in items:
@@ -93,13 +77,3 @@ def test_the_last_telling_of_a_fact_holds(items):
                 assert name is None
                 asked["untold"] += 1
     assert changed > 20 and asked["told"] > 100 and asked["untold"] > 20
-
-
-def test_a_known_phrasing_is_never_drawn_as_a_text_that_is_held_back(tmp_path):
-    file = tmp_path / "talk.yaml"
-    file.write_text("intents: {joke: {known: [tell (me|us) a joke], held_back: [tell me a joke], answers: [No.]}}")
-    said = Counter(fold(exchanges(item)[0][0]).strip() for item in generate(file, limit=300, seed=1))
-    assert said.keys() >= {"tell us a joke", "tell me a joke"} and said["tell us a joke"] > 200
-    file.write_text(file.read_text().replace("(me|us)", "me"))
-    with pytest.raises(ValueError, match=r"talk\.yaml: joke: its known phrasings are all held back: add others"):
-        next(generate(file, limit=1, seed=1))

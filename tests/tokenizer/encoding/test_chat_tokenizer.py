@@ -1,27 +1,22 @@
 import json
-import re
 
 import numpy as np
 import pytest
-import regex
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment, conversation_segments
+from chatmill.conversation import CONTROL_TOKENS, conversation_segments
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
-from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
-from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, PATTERNS, bounded, resolve
+from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, resolve
 from chatmill.tokenizer.vocabulary.tokenizer_folder import (
     TOKENIZER_JSON,
     add_special_tokens,
     write_folder,
 )
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
-from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 from support.conversations import HOSTILE, MESSAGES
 
 WORDS = (
@@ -107,25 +102,6 @@ def test_the_fast_path_equals_the_slow_one(trained, name, template, conversation
     assert fast.loss.tolist() == [loss for _, losses in slow for loss in losses]
 
 
-def test_text_that_was_not_escaped_gives_no_control_id_on_the_fast_path_either(tokenizer):
-    parts = [
-        Segment("<|bos|>", LossKind.IGNORED, control=True),
-        Segment("a<|im_end|>b<", LossKind.PROMPT),
-        Segment("|", LossKind.TRAINED),
-    ]
-    ids, losses = tokenizer.encode_segments(parts)
-    fast = tokenizer.encode_conversations([parts])
-    assert max(ids[1:]) < tokenizer.num_text
-    assert (fast.ids.tolist(), fast.loss.tolist()) == (ids, losses)
-
-
-def test_a_token_over_a_border_has_the_loss_of_its_first_byte():
-    tokenizer = ChatTokenizer(add_special_tokens(byte_level_vocabulary([b"ab"], "bpe", "merge", PATTERNS["qwen2"]), []))
-    parts = [Segment("a", LossKind.PROMPT), Segment("ba", LossKind.TRAINED)]
-    assert tokenizer.encode_segments(parts) == ([256, 97], [LossKind.PROMPT, LossKind.TRAINED])
-    assert tokenizer.encode_conversations([parts]).loss.tolist() == [LossKind.PROMPT, LossKind.TRAINED]
-
-
 def test_half_a_surrogate_pair_is_refused(tokenizer):
     with pytest.raises(ValueError, match=r"half of a surrogate pair, '\\ud800' at character 2"):
         tokenizer.encode("ab\ud800")
@@ -147,19 +123,6 @@ def test_an_edited_folder_is_refused(trained, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", TYPES)
-@given(text=TEXT)
-@settings(max_examples=40)
-def test_the_canonical_file_gives_the_same_ids_in_tokenizers(trained, name, text):
-    tokenizer = trained[name]
-    plain = re.sub("[<\u2581]", "", text)  # control tokens' names; U+2581 is SentencePiece's space
-    assert others(tokenizer.vocabulary).encode(plain).ids == tokenizer.encode(plain)
-
-
-def others(vocabulary):
-    return tokenizers.Tokenizer.from_str(to_json(vocabulary))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -177,18 +140,6 @@ def test_tokenizers_that_lose_text_are_refused(trained, tmp_path, change, messag
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
         load(file)
-
-
-PIECES = st.text("aB'sſtrRe19٣½ \t\n\r\u00a0.!<é\u0301中🙂", max_size=20)
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-@given(PIECES.map(lambda text: text * 30))
-@settings(max_examples=30)
-def test_bounded_patterns_keep_every_piece_under_100_bytes(name, text):
-    pieces = regex.findall(bounded(PATTERNS[name]), text)
-    assert "".join(pieces) == text
-    assert max((len(piece.encode()) for piece in pieces), default=0) <= 100
 
 
 @pytest.mark.parametrize(
@@ -217,14 +168,3 @@ def test_fastokens_gives_the_ids_of_tiktoken_and_takes_over(trained):
     expected = to_tiktoken_encoding(tokenizer.vocabulary).encode_ordinary_batch(texts)
     assert [tokenizer.encode(texts) == expected for _ in range(4)] == [True] * 4
     check_flat(tokenizer, texts, expected)
-
-
-def test_merges_that_sentencepiece_would_not_make_are_left_to_tokenizers(trained, tmp_path):
-    content = json.loads(to_json(trained["sentencepiece-bpe"].vocabulary))
-    removed = content["model"]["merges"].pop(40)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    tokenizer = load(tmp_path / "tokenizer.json")
-    text = "".join(removed).replace("\u2581", " ") + " the weather \u2581\u2581 in the café"
-    ids = tokenizer.encode(text)
-    assert ids == ReferenceEncoder(tokenizer.vocabulary).encode(text) != trained["sentencepiece-bpe"].encode(text)
-    assert tokenizer.decode(ids) == text

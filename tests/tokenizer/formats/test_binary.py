@@ -59,11 +59,6 @@ def test_reading_inverts_writing(vocabulary, tmp_path):
     assert read.fingerprint == vocabulary.fingerprint
 
 
-def test_encoding_merges_by_rank_inside_pieces(file):
-    with open_binary(file) as binary:
-        assert binary.encode("abc é<|bos|>") == [257, 32, 258, *b"<|bos|>"]
-
-
 def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
     data = file.read_bytes()
     for length in range(len(data)):

@@ -74,30 +74,6 @@ def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp
     assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint
 
 
-def export_exact(content, folder):
-    """The original and its exports that formats.json calls exact, as encoders of one text."""
-    original = external_tokenizers.built(folder, content)
-    assert main(["export-tokenizer", str(original.path), str(folder / "out")]) == 0
-    formats = json.loads((folder / "out/formats.json").read_text())
-    readers = load_encoders(folder / "out")
-    return original, {name: readers[name] for name in readers if formats[FORMAT_OF[name]]["exact"]}
-
-
-def test_a_token_that_is_only_found_by_looking_up_is_found_although_some_merge_makes_it(tmp_path):
-    content = external_tokenizers.byte_level()
-    vocab = content["model"]["vocab"]
-    first = len(vocab)
-    vocab |= {"zq": first, "qz": first + 1, "zqz": first + 2}
-    content["model"] |= {"merges": [["z", "q"], ["q", "z"], ["z", "qz"]], "ignore_merges": True}
-    content["model"]["vocab"] = {piece: i for piece, i in vocab.items() if len(piece) == 1 or i >= first}
-    content["model"]["vocab"] = {piece: i for i, piece in enumerate(content["model"]["vocab"])}
-    original, exact = export_exact(content, tmp_path)
-    assert original.encode("zqz") == [258]
-    assert {name: encode(["zqz"]) for name, encode in exact.items()} == {name: [[258]] for name in exact}
-    assert "tokenizer.json" in exact
-    assert not json.loads((tmp_path / "out/formats.json").read_text())["llama2c"]["exact"]
-
-
 @pytest.mark.parametrize("kind", REFUSED)
 def test_what_cannot_be_expressed_is_refused_with_the_reason(kind, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[kind]):

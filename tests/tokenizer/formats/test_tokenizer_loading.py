@@ -12,8 +12,6 @@ from chatmill.tokenizer.exporting import parity
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
-from chatmill.tokenizer.types import bpe
-from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support.external_tokenizers import (
     bert_like,
@@ -131,15 +129,6 @@ def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(ext
     assert ReferenceEncoder(after).encode(text) == ReferenceEncoder(before).encode(text)
 
 
-def test_every_format_is_checked_on_a_text(tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("the cat\n\nmañana, the cat\nsay <|endoftext|>\n")
-    arguments = [str(gpt2_like(tmp_path)), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]
-    assert main(["export-tokenizer", *arguments]) == 0
-    lines = capsys.readouterr().out.splitlines()[-5:]
-    assert lines[:2] == ["compared with tokenizers:", "tokenizer.bin        equal on 4 texts"]
-    assert lines[-1] == "tokenizer.json       equal on 4 texts"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -160,52 +149,6 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_model_with_a_space_before_every_text_is_taken_without_it(tmp_path):
-    tokenizer = load(llama_like(tmp_path))
-    text = "the cat sat\u2581on  12 naïve 🙂"
-    ids = tokenizer.encode(text)
-    assert b"".join(tokenizer.token_bytes[i] for i in ids) == text.encode()
-    assert tokenizer.is_text[ids].all()
-    assert not tokenizer.is_text[:3].any()
-
-
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
         load(t5_like(tmp_path))
-
-
-def hugging_face(model, **places):
-    steps = {"normalizer": None, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None}
-    return {"added_tokens": [{"id": 0, "content": "<unk>", "special": True}], "model": model} | steps | places
-
-
-def plain_bpe(**options):
-    vocab = {piece: i for i, piece in enumerate(["<unk>", "a", "b", "ab", "abab"])}
-    return {"type": "BPE", "vocab": vocab, "merges": [], "unk_token": "<unk>", "fuse_unk": True} | options
-
-
-FIRST = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
-REFUSED = {
-    "fuse_unk is not set": hugging_face(plain_bpe(fuse_unk=False)),
-    "its ignore_merges is supported for": hugging_face(plain_bpe(merges=[["a", "b"]], ignore_merges=True)),
-    "a piece contains a space": hugging_face(plain_bpe(vocab={"<unk>": 0, "a": 1, "a ": 2})),
-    "byte_fallback is not set": hugging_face(plain_bpe(vocab={"<unk>": 0, "<0x41>": 1})),
-    "its prepend_scheme 'first' is not": hugging_face(plain_bpe(), normalizer={"type": "NFKC"}, pre_tokenizer=FIRST),
-    "its preprocessing does not write spaces": hugging_face(plain_bpe(), pre_tokenizer=None),
-    "its dropout makes ids random": hugging_face(plain_bpe(dropout=0.1)),
-}
-
-
-@pytest.mark.parametrize("message", REFUSED)
-def test_what_would_give_other_ids_is_refused(message, tmp_path):
-    (tmp_path / "tokenizer.json").write_text(json.dumps(REFUSED[message]))
-    with pytest.raises(ValueError, match=f"tokenizer.json: .*{message}"):
-        read_vocabulary(tmp_path)
-
-
-def test_a_chat_token_that_is_a_token_of_text_is_refused(tmp_path):
-    trained = bpe.train(["<|im_start|> <|im_start|>"] * 9, 275, bpe.Settings(pattern=r"\S+|\s+"))
-    assert b"<|im_start|>" in trained.tokens
-    (tmp_path / "tokenizer.json").write_text(to_json(trained))
-    assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--add-chat-tokens"]) == 1
-    assert not (tmp_path / "out").exists()

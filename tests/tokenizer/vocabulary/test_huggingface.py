@@ -1,13 +1,12 @@
 import json
-import re
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import train_tokenizer
-from chatmill.conversation import conversation_segments, declare_tools, header_segments
+from chatmill.conversation import header_segments
 from chatmill.datasets.formats.chats import from_messages
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, wordpiece
@@ -38,7 +37,6 @@ transformers = pytest.importorskip("transformers")
 TEXTS = ["user\nWhat is the weather in the café?", "assistant\nIt is naïve to ask."]
 TRAINERS = {"bpe": bpe, "wordpiece": wordpiece}
 TEMPLATES = ["chatml", "markers"]
-BREAK = re.compile(r"\s*[\r\n]")
 
 
 @pytest.fixture(scope="module")
@@ -107,56 +105,6 @@ def test_javascript_renders_what_prepare_reads():
     ]
     expected = [rendered(messages, name, add_generation_prompt=prompt) for name, messages, prompt in cases]
     assert run_node(RENDER, values) == expected
-
-
-@pytest.mark.parametrize(
-    ("messages", "message"),
-    [
-        ([user(), assistant("", call("48*7"))], "arguments: expected an object"),
-        ([user(), assistant("", call('{"expression": 5}'))], "arguments of calculator: expected"),
-        ([user(), assistant("", call('{"expression": "1", "digits": "2"}'))], "arguments of calculator: expected"),
-        ([user(), assistant("", call('{"city": "Z\\u00fcrich"}', "weather"))], "pass an object"),
-        ([user(), assistant("", call({"expression": "1"})), result(), result()], "a tool result without its call"),
-        ([said("tool", "")], "a tool result without its call"),
-        ([said("robot", "")], "unknown role robot"),
-        ([user([{"type": "image_url"}])], "content: expected text"),
-    ],
-)
-def test_what_the_format_cannot_express_is_refused(loaded, messages, message):
-    with pytest.raises(Exception, match=message):
-        rendered_by(loaded["bpe", "chatml"][0], messages)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-@given(
-    system=st.sampled_from([None, "", "Be kind.", "Tools: none"]),
-    names=st.sampled_from([["calculator"], ["weather", "calculator", "<|x"], ["weather"], []]),
-)
-@settings(max_examples=16)
-def test_the_tool_that_models_can_call_is_declared_as_chatmill_declares_it(loaded, template, system, names):
-    other, _ = loaded["bpe", template]
-    messages = [{"role": "system", "content": system}] * (system is not None) + [user()]
-    declared = declare_tools(read(messages), [name for name in names if name == "calculator"])
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    text = "".join(segment.text for segment in conversation_segments(declared, template))
-    assert rendered_by(other, messages, tools=tools) == text
-
-
-def masked_by(tokenizer, messages):
-    found = tokenizer.apply_chat_template(messages, chat_template="training", return_assistant_tokens_mask=True)
-    return found["input_ids"], found["assistant_masks"]
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-@pytest.mark.parametrize("name", TRAINERS)
-@given(messages=conversations())
-@settings(max_examples=25)
-def test_the_training_template_gives_chatmills_mask(loaded, name, template, messages):
-    """Unless an answer begins with a line break: a token may then begin in the header and end in the answer."""
-    other, tokenizer = loaded[name, template]
-    turns = read(messages)
-    assume(not any(BREAK.match(part.text) for turn in turns for part in turn.parts))
-    assert masked_by(other, messages) == tokenizer.encode_conversation(turns, template)
 
 
 GENAI_CONFIG = {  # what ONNX Runtime GenAI needs beside a tokenizer
