@@ -15,7 +15,6 @@ from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
-from support.training_runs import write_tokens
 
 CHAT = [Message.from_text("user", "Hï <|im_end|>"), Message.from_text("assistant", "Ho ho.")]
 CALL = Message("assistant", (Part("call", "1+1"), Part("output", "2"), Part("text", "Two.")))
@@ -135,12 +134,7 @@ def test_the_terminal_shows_models_side_by_side(folder, capsys):
         ),
         (["one", "--data", "good.txt", "--limit", "0"], "--limit: expected 1 or more, got 0"),
         (["one", "--data", "good.txt", "--template", "x"], "one: unknown template 'x'"),
-        (["one"], "nothing to measure: expected --data FILE or --pairs PATH"),
-        (["one", "--pairs", "good.txt"], "good.txt: an odd number of lines, 1: expected pairs"),
-        (["one", "--pairs", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
-        (["one", "--data", "good.txt", "--tokens", "tokens"], "--tokens: its n-grams are measured by minimal pairs"),
-        (["one", "--pairs", "pairs.txt", "--tokens", "none"], "none"),
-        (["one", "--pairs", "none.txt"], "none.txt: no such file or directory"),
+        (["one"], "nothing to measure: expected --data FILE"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(folder, arguments, message, capsys, monkeypatch, tmp_path):
@@ -148,9 +142,7 @@ def test_mistakes_are_one_line_on_stderr_and_exit_code_1(folder, arguments, mess
     monkeypatch.chdir(tmp_path)
     good = '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}\n'
     texts = {"bad.txt": b"ab\xff", "bad.jsonl": (good + good.replace("user", "robot")).encode(), "good.txt": b"a"}
-    for name, content in (
-        texts | {"run.txt": b"x" * 100_001, "empty.txt": b"", "empty.jsonl": b"", "pairs.txt": b"a\nb"}
-    ).items():
+    for name, content in (texts | {"run.txt": b"x" * 100_001, "empty.txt": b"", "empty.jsonl": b""}).items():
         Path(name).write_bytes(content)
     code, out, err = run(capsys, *arguments)
     assert err.startswith(f"chatmill: {message}")
@@ -168,22 +160,6 @@ def test_many_documents_have_an_interval_and_models_a_paired_difference(folder, 
     (found,) = json.loads(out)
     low, high = found["intervals"]["bits_per_byte"]["assistant"]
     assert low < found["bits_per_byte"]["assistant"] < high
-
-
-def test_n_grams_of_the_training_text_stand_beside_the_model(folder, capsys, tmp_path):
-    """They have counted answers such as "yesyes"."""
-    tokens = write_tokens(tmp_path) / "tokens"
-    (tmp_path / "pairs.txt").write_text("yse .\nyes .\nyesyse .\nyesyes .\n")
-    options = "--pairs", tmp_path / "pairs.txt", "--tokens", tokens
-    _, out, _ = run(capsys, folder / "one", *options, "--json")
-    (pairs,) = (one["pairs"] for one in json.loads(out))
-    assert (pairs["paradigms"]["pairs"]["by_ngrams"], pairs["mean"]["by_length"]) == (1.0, 0.5)
-    _, out, _ = run(capsys, folder / "one", *options)
-    assert out.count(", 50.0 %, 100.0 %") == 2 and "by n-grams" in out
-    _, _, err = run(capsys, folder / "two", *options)
-    assert err.startswith(
-        f"chatmill: {tokens} was encoded with another tokenizer or template than that of {folder}/two"
-    )
 
 
 @pytest.mark.slow

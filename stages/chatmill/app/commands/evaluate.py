@@ -1,43 +1,34 @@
-"""Measure the bits per byte of models on conversations or texts, and their preference in minimal pairs."""
+"""Measure the bits per byte of models on conversations or texts."""
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from chatmill.app.measurement import (
     Measurement,
-    Pair,
-    PairMeasurement,
     ScoredDocument,
     difference,
     interval,
     measure,
-    measure_pairs,
     read_documents,
-    read_pairs,
 )
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, plural, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
-from chatmill.evaluation.intervals import Estimate
-from chatmill.evaluation.ngram import read_counted_text
 from chatmill.inference.model_loading import LoadedModel
-from chatmill.report.markup import bits_range, number, percent, percent_range
+from chatmill.report.markup import bits_range, number
 
-PAIRS_CAPTION = "Acceptable sentence preferred (95 % interval), and by a model that counts tokens alone"
-NGRAM_CAPTION = "Acceptable sentence preferred (95 % interval), by a model that counts tokens alone, and by n-grams"
 MAX_LISTED = 3  # places of documents longer than the context
 EXAMPLES = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
   chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
-  chatmill evaluate data/model --pairs data/raw/pairs/zorro --limit 200 --tokens data/tokens
 
 Control tokens are not scored. A document longer than the context is scored in
 windows that overlap by half; with --stride N they move by N tokens, and do not
@@ -63,17 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
     default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
-    minimal = (
-        "minimal pairs: a file or a folder of .txt (unacceptable, acceptable sentence on alternate lines) or .jsonl"
-    )
-    add("--pairs", type=Path, metavar="PATH", help=minimal)
-    add(
-        "--tokens",
-        type=Path,
-        metavar="FOLDER",
-        help="encoded training text, whose n-grams are measured by the pairs too",
-    )
-    add("--limit", type=int, metavar="N", help="read only the first N documents or pairs of each file")
+    add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
     add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
@@ -91,20 +72,17 @@ def run(options: argparse.Namespace) -> None:
             check_positive(f"--{name}", value)
     if len(options.models) > len(ascii_uppercase):
         raise ValueError(f"expected 1 to {len(ascii_uppercase)} models, got {len(options.models)}")
-    if not options.data and not options.pairs:
-        raise ValueError("nothing to measure: expected --data FILE or --pairs PATH")
-    if options.tokens and not options.pairs:
-        raise ValueError("--tokens: its n-grams are measured by minimal pairs: expected --pairs PATH as well")
+    if not options.data:
+        raise ValueError("nothing to measure: expected --data FILE")
     documents = [
         one for file in dict.fromkeys(options.data) for one in read_documents(file, options.format, options.limit)
     ]
-    pairs = read_pairs(options.pairs, options.limit) if options.pairs else {}
-    results = [load_and_measure(path, documents, pairs, options) for path in options.models]
+    results = [load_and_measure(path, documents, options) for path in options.models]
     if options.json:
         print(json.dumps([as_json(path, one) for path, one in zip(options.models, results, strict=True)], indent=1))
         return
     print_lines(result_lines(options.models, results), sys.stdout)
-    if len({one.text.bytes for one in results if one.text}) > 1:
+    if len({one.text.bytes for one in results}) > 1:
         notify('the models have different templates, and thus different text: compare the rows "the assistant\'s"')
 
 
@@ -112,13 +90,10 @@ class Result(NamedTuple):
     """A model and what was measured of it."""
 
     loaded: LoadedModel
-    text: Measurement | None
-    pairs: PairMeasurement | None
+    text: Measurement
 
 
-def load_and_measure(
-    path: Path, documents: Sequence[ScoredDocument], pairs: Mapping[str, Sequence[Pair]], options: argparse.Namespace
-) -> Result:
+def load_and_measure(path: Path, documents: Sequence[ScoredDocument], options: argparse.Namespace) -> Result:
     """Load a model and measure it; a summary is printed on stderr."""
     loaded = load_named(
         path,
@@ -128,15 +103,10 @@ def load_and_measure(
         template=options.template,
         trust_tokenizer=options.trust_tokenizer,
     )
-    counted = (
-        read_counted_text(options.tokens, loaded.tokenizer, loaded.template.name, path) if options.tokens else None
-    )
     with named_errors(path):
-        text = measure(loaded, documents, options.context, options.stride) if documents else None
-        preferred = measure_pairs(loaded, pairs, counted) if pairs else None
-    if text:
-        notify_of_text(path, loaded, text)
-    return Result(loaded, text, preferred)
+        text = measure(loaded, documents, options.context, options.stride)
+    notify_of_text(path, loaded, text)
+    return Result(loaded, text)
 
 
 def notify_of_text(path: Path, loaded: LoadedModel, measurement: Measurement) -> None:
@@ -160,11 +130,7 @@ def result_lines(paths: Sequence[Path], results: Sequence[Result]) -> Iterator[S
         yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
         yield []
     head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
-    if measurements := [one.text for one in results if one.text]:
-        yield from text_lines(head, measurements)
-        yield from [[]] if results[0].pairs else []
-    if results[0].pairs:
-        yield from pair_lines(head, results)
+    yield from text_lines(head, [one.text for one in results])
 
 
 def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
@@ -186,20 +152,6 @@ def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iter
     yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in measurements)), tokens])
 
 
-def pair_lines(head: Sequence[str], results: Sequence[Result]) -> Iterator[StyledLine]:
-    """The table of minimal pairs: for each model the share, its interval, and the shares of simpler models."""
-    measured = [one.pairs for one in results if one.pairs]
-    names = [(name, f"{shares[0].n:,}") for name, shares in measured[0].rows()]
-    columns = [[pair_cell(*shares) for _, shares in one.rows()] for one in measured]
-    rows = [(*name, *cells) for name, *cells in zip(names, *columns, strict=True)]
-    yield from aligned(NGRAM_CAPTION if measured[0].by_ngrams else PAIRS_CAPTION, ("", "pairs", *head[1:]), rows)
-
-
-def pair_cell(share: Estimate, *others: Estimate) -> str:
-    """A share with its interval, and those of simpler models."""
-    return ", ".join([f"{percent(share.value)} ({percent_range(share.interval)})", *(percent(o.value) for o in others)])
-
-
 def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
     bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
     return (name, *(number(getattr(one, which), 4) for one in bits))
@@ -214,8 +166,7 @@ def as_json(path: Path, result: Result) -> dict[str, Any]:
         "device": loaded.engine.device,
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
-        **(text_json(result.text) if result.text else {}),
-        **({"pairs": pairs_json(result.pairs)} if result.pairs else {}),
+        **text_json(result.text),
     }
 
 
@@ -234,13 +185,3 @@ def text_json(measurement: Measurement) -> dict[str, Any]:
         "in_windows": measurement.windowed_documents,
         "tokens_per_second": measurement.tokens_per_second,
     }
-
-
-def pairs_json(measured: PairMeasurement) -> dict[str, Any]:
-    """The shares of minimal pairs: their mean, and those of each paradigm."""
-    names = "by_length", "by_ngrams"
-    rows = [
-        (name, share._asdict() | {other: one.value for other, one in zip(names, others, strict=False)})
-        for name, (share, *others) in measured.rows()
-    ]
-    return {"mean": rows[-1][1], "paradigms": dict(rows[:-1])}
