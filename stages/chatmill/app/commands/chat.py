@@ -101,8 +101,7 @@ def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: 
     transcript = Transcript(options.output) if options.output else None
     saved = read_numbered_chat(options.load) if options.load is not None else None
     session = open_session(options, sampling, show_notices)
-    model = str(options.model or default_model())
-    chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose, model=model)
+    chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
     if saved:
         loaded = chat.load(*saved)
         session.system = options.system or session.system

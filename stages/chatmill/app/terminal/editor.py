@@ -1,16 +1,9 @@
-"""Long texts in the line editor, each folded to a note.
-
-    > Summarise this: [pasted text, 20,312 characters, 310 lines]
-
-In the input such a text is one character, which is deleted and passed like any other. These characters are high
-surrogates: no terminal can send one, and no text contains one.
-"""
+"""The chat in the terminal: a line editor with history, slash commands, and answers as they are generated."""
 
 import os
 import signal
 import sys
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,80 +12,20 @@ from prompt_toolkit.application import create_app_session, get_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import is_searching
-from prompt_toolkit.formatted_text import StyleAndTextTuples
-from prompt_toolkit.formatted_text.utils import fragment_list_to_text
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import create_input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.keys import Keys
-from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
-from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
 from chatmill.app.terminal.slash_commands import SLASH_COMMANDS, run_command
 from chatmill.app.terminal.terminal_chat import SETTINGS, TerminalChat, notify
-from chatmill.app.terminal.tokens import plural
 from chatmill.pipeline.processes import USER_ERRORS, error_line
-
-MAX_CHARACTERS, MAX_LINES = 1000, 10  # of a text that is not folded
-FIRST, LAST = 0xD800, 0xDBFF
-
-
-class PastedTexts(Processor):
-    """The long texts of an editor. As its processor it shows a note for each."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}  # by the character that stands for them
-
-    def fold(self, text: str) -> str:
-        """The character that stands for a text; the text itself where it is short, or no character is left."""
-        if len(text) <= MAX_CHARACTERS and text.count("\n") < MAX_LINES:
-            return text
-        character = next((one for one, other in self._texts.items() if other == text), chr(FIRST + len(self._texts)))
-        if character > chr(LAST):
-            return text
-        self._texts[character] = text
-        return character
-
-    def unfold(self, text: str) -> str:
-        """The text with all folded texts in it; the inverse of `fold`."""
-        return text.translate({ord(character): long for character, long in self._texts.items()})
-
-    def note(self, character: str) -> str:
-        """What is shown for a character of the input: itself, unless it stands for a text."""
-        text = self._texts.get(character)
-        if text is None:
-            return character
-        return f"[pasted text, {plural(len(text), 'character')}, {plural(1 + text.count(chr(10)), 'line')}]"
-
-    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
-        """A line of the input with the notes in it."""
-        fragments = explode_text_fragments(transformation_input.fragments)
-        notes = [self.note(character) for character in fragment_list_to_text(fragments)]
-        starts = [0]  # of each note in the shown line, and the line's end
-        for note in notes:
-            starts.append(starts[-1] + len(note))
-        shown: StyleAndTextTuples = [
-            (f"{fragment[0]} italic" if note != fragment[1] else fragment[0], note)
-            for fragment, note in zip(fragments, notes, strict=True)
-        ]
-
-        def to_display(position: int) -> int:
-            return starts[min(position, len(notes))] + max(0, position - len(notes))
-
-        def to_source(position: int) -> int:
-            return bisect_right(starts, position) - 1 + max(0, position - starts[-1])
-
-        return Transformation(shown, source_to_display=to_display, display_to_source=to_source)
-
-
-# A chat in the terminal: a line editor with history, slash commands, and answers as they are generated.
 
 if sys.platform != "win32":
     import termios
 
-FILE_COMMANDS = ("/load", "/save", "/web")
+FILE_COMMANDS = ("/load", "/save")
 
 
 @contextmanager
@@ -133,14 +66,12 @@ def _typed_ahead(terminal: int) -> Iterator[None]:
 
 def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
     """Answer the first prompt, if there is one; then read and answer until the user leaves."""
-    pasted = PastedTexts()
     editor: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
         prompt_continuation="  ",
-        history=_history(pasted),
-        key_bindings=_keys(pasted),
-        input_processors=[pasted],
+        history=_history(),
+        key_bindings=_keys(),
         completer=_Completer(),
         complete_while_typing=False,
         complete_style=CompleteStyle.READLINE_LIKE,
@@ -155,15 +86,15 @@ def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
     with suppress(EOFError):
         while True:
             with suppress(KeyboardInterrupt):
-                _take_turn(chat, editor, pasted)
+                _take_turn(chat, editor)
     if chat.transcript and chat.transcript.file:
         notify(f"saved to {chat.transcript.file}")
 
 
-def _take_turn(chat: TerminalChat, editor: PromptSession[str], pasted: PastedTexts) -> None:
+def _take_turn(chat: TerminalChat, editor: PromptSession[str]) -> None:
     """Read a line and respond to it. Raises EOFError where the user leaves, KeyboardInterrupt at Ctrl-C."""
     try:
-        text = pasted.unfold(editor.prompt()).strip("\n").rstrip()
+        text = editor.prompt().strip("\n").rstrip()
     except KeyboardInterrupt:
         if not editor.default_buffer.text:
             notify("Ctrl-D or /bye leaves")
@@ -188,11 +119,8 @@ def _respond(respond: Callable[[TerminalChat, str], None], chat: TerminalChat, t
         notify(error_line(error))
 
 
-def _keys(pasted: PastedTexts) -> KeyBindings:
-    """Enter sends; Alt-Enter inserts a newline, and so does Enter after a backslash, which is removed.
-
-    A long text that is pasted is folded.
-    """
+def _keys() -> KeyBindings:
+    """Enter sends; Alt-Enter inserts a newline, and so does Enter after a backslash, which is removed."""
     keys = KeyBindings()
 
     @keys.add("enter", filter=~is_searching)
@@ -207,10 +135,6 @@ def _keys(pasted: PastedTexts) -> KeyBindings:
     @keys.add("escape", "enter")
     def _(event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
-
-    @keys.add(Keys.BracketedPaste, filter=~is_searching)
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text(pasted.fold(event.data.replace("\r\n", "\n").replace("\r", "\n")))
 
     return keys
 
@@ -228,21 +152,14 @@ class _Completer(Completer):
 
 
 class _FileHistory(FileHistory):
-    """A history file, in which no text is folded; where it cannot be written, the line is used but not remembered."""
-
-    def __init__(self, file: Path, pasted: PastedTexts) -> None:
-        super().__init__(file)
-        self._pasted = pasted
-
-    def load_history_strings(self) -> Iterable[str]:
-        return map(self._pasted.fold, super().load_history_strings())
+    """A history file; where it cannot be written, the line is used but not remembered."""
 
     def store_string(self, string: str) -> None:
         with suppress(OSError):
-            super().store_string(self._pasted.unfold(string))
+            super().store_string(string)
 
 
-def _history(pasted: PastedTexts) -> History:
+def _history() -> History:
     """The history of earlier chats, in a file that only the user may read; in memory where no file can be written."""
     try:
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
@@ -253,4 +170,4 @@ def _history(pasted: PastedTexts) -> History:
         reason = error_line(error) if isinstance(error, OSError) else str(error)
         notify(f"{reason}: the input history is not saved for the next chat")
         return InMemoryHistory()
-    return _FileHistory(file, pasted)
+    return _FileHistory(str(file))

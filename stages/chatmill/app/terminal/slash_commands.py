@@ -1,7 +1,6 @@
 """Commands of a chat: lines that begin with a slash."""
 
 import re
-import shlex
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -30,7 +29,6 @@ KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline
 completes, Up recalls earlier input, Ctrl-C stops an answer, Ctrl-D leaves.
 To send a message that begins with a slash, type two."""
 ALIASES = {"/exit": "/bye", "/quit": "/bye", "/?": "/help", "/retry": "/regenerate"}  # in other programs
-MAX_LINE = 60  # characters of a message that is named
 _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
@@ -113,38 +111,6 @@ def _load_chat(chat: TerminalChat, argument: str) -> None:
     notify(chat.load(*read_numbered_chat(argument)))
 
 
-def _continue_in_page(chat: TerminalChat, name: str) -> None:
-    file = save_chat(chat.session.conversation, name or "./").resolve()
-    notify(f"saved to {file}: drop it on the chat page, or click Import there; to open the page with it:")
-    model = ["--model", chat.model] if chat.model else []
-    notify(shlex.join(["chatmill", "serve", "--open", "--load", str(file), *model]))
-
-
-def _branch(chat: TerminalChat, argument: str) -> None:
-    number, _, name = argument.partition(" ")
-    conversation = chat.session.conversation
-    starts = [index for index, message in enumerate(conversation) if message.role == "user"]
-    if not starts:
-        raise ValueError("/branch: there is no message to go back to")
-    if not argument:
-        for n, start in enumerate(starts, 1):
-            notify(f"{n:<3} {_first_line(conversation[start].text)}")
-        notify("/branch N goes back to before message N")
-        return
-    if not number.isdecimal() or not 1 <= int(number) <= len(starts):
-        raise ValueError(f"/branch: expected the number of one of your messages, 1 to {len(starts)}, got {number!r}")
-    start = starts[int(number) - 1]
-    file = save_chat(conversation, name.strip() or "./")
-    chat.continue_conversation(conversation[:start])
-    notify(f"back to before message {number}: {_first_line(conversation[start].text)}")
-    notify(f"the whole conversation is saved: /load {file}")
-
-
-def _first_line(text: str) -> str:
-    line, *others = text.strip().split("\n", maxsplit=1)
-    return f"{line[:MAX_LINE]} …" if others or len(line) > MAX_LINE else line
-
-
 def _regenerate(chat: TerminalChat, _: str) -> None:
     before = chat.session.conversation
     if chat.session.sampling.temperature == 0 and any(message.role == "user" for message in before):
@@ -208,10 +174,8 @@ SLASH_COMMANDS = {
     "/show": SlashCommand("", "show the conversation", _show_conversation),
     "/save": SlashCommand("[FILE]", "save the chat as training data; FILE may be a folder", _save_chat),
     "/load": SlashCommand("FILE [N]", "continue a saved chat; N is its number in the file", _load_chat),
-    "/web": SlashCommand("[FILE]", "save the chat, and tell how to go on in the chat page", _continue_in_page),
     "/regenerate": SlashCommand("", "answer the latest question again", _regenerate),
     "/undo": SlashCommand("", "remove the latest question and its answer", _undo),
-    "/branch": SlashCommand("[N [FILE]]", "go back to before message N, and save the whole chat", _branch),
     "/tokens": SlashCommand("[TEXT]", "show tokens and ids of the latest exchange, or of TEXT", _tokens),
     "/why": SlashCommand("[N]", "show probabilities of the answer, or likely tokens at N", _explain),
     "/stats": SlashCommand("", "show the model, and numbers of tokens and speeds", _statistics),

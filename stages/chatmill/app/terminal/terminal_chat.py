@@ -86,9 +86,8 @@ class TerminalChat:
         *,
         show_notices: bool = True,
         verbose: bool = False,
-        model: str = "",
     ) -> None:
-        self.session, self.transcript, self.model = session, transcript, model
+        self.session, self.transcript = session, transcript
         self.show_notices, self.verbose = show_notices, verbose
         self.answer_stats: list[AnswerStats] = []  # of all answers
 
