@@ -58,13 +58,13 @@ def ids_of(text):
     return [*(names.get(byte, byte) for byte in text.encode()), TOKENIZER.special[IM_END]]
 
 
-def chat(typed, *replies, transcript=None, show_notices=False, model=""):
+def chat(typed, *replies, transcript=None, show_notices=False):
     """The session after a terminal chat with this input and a model that gives these replies."""
     script = [token for reply in replies for token in (ids_of(reply) if isinstance(reply, str) else reply)]
     session = ChatSession(Engine(script, vocab_size=TOKENIZER.vocab_size, context=300), TOKENIZER)
     with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
         keys.send_bytes((typed + LEAVE).encode(errors="surrogateescape"))
-        chat_loop(TerminalChat(session, transcript, show_notices=show_notices, model=model))
+        chat_loop(TerminalChat(session, transcript, show_notices=show_notices))
     return session
 
 
