@@ -11,8 +11,15 @@ from io import UnsupportedOperation
 from pathlib import Path
 from select import select
 
-from chatmill.app.inputs import PROMPT_FILE_HELP, STDIN, join_prompt, read_text
-from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
+from chatmill.app.named_models import (
+    MODEL_FOLDERS,
+    PROMPT_FILE_HELP,
+    STDIN,
+    default_model,
+    fetch_model,
+    join_prompt,
+    read_text,
+)
 from chatmill.app.terminal.saved_chats import Transcript, read_numbered_chat
 from chatmill.app.terminal.terminal_chat import (
     MAX_THREADS,

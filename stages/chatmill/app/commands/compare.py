@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.app.inputs import PROMPT_FILE_HELP, join_prompt, read_text
-from chatmill.app.named_models import load_named, named_errors
+from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
 from chatmill.app.runs.rows import add_seeds
 from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, describe_session, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text

@@ -11,8 +11,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
-from chatmill.app.named_models import repro_commands
+from chatmill.app.named_models import TextOrConversation, parse_input, read_input_file, repro_commands
 from chatmill.app.terminal.tokens import StyledLine, aligned, grid, legend, print_lines
 from chatmill.conversation import Record, TemplateName, record_segments
 from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES

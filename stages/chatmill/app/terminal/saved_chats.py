@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.inputs import read_input_file, text_or_messages
+from chatmill.app.named_models import read_input_file, text_or_messages
 from chatmill.conversation import Conversation, Message, Record, check_turns
 from chatmill.datasets.formats import chats
 from chatmill.pipeline.processes import error_line
@@ -98,7 +98,7 @@ def create_file(name: str) -> Path:
 
 
 def read_chat(file: Path, number: int) -> Conversation:
-    """Conversation `number`, from 1, of a file in any form of chatmill.app.inputs, or a text with `Human:` markers.
+    """Conversation `number`, from 1, of a file in any form that commands read, or a text with `Human:` markers.
 
     Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
