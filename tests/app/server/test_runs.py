@@ -1,6 +1,5 @@
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +8,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from chatmill.app.runs.listing import State
 from chatmill.app.runs.rows import RunFiles, run_rows
-from chatmill.app.server import runs as runs_module
 from chatmill.app.server.runs import Runs, points, routes
 from chatmill.app.server.security import ApiError, handle_api_error
-from support.run_repository import CURVE, SUMMARY, RunRepository
+from support.run_repository import CURVE, RunRepository
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
 MISSING = ("bits_per_byte", "skills", "skills_held_back", "verbatim", "bytes_per_token", "graph_megabytes")
@@ -65,13 +64,9 @@ def client(listed):
         yield client
 
 
-def state(rev="0123456789", name=None, error=None, experiments=None, **data):
-    """A run as `dvc exp show --json` prints it."""
-    return {"rev": rev, "name": name, "error": error, "experiments": experiments, "data": {"timestamp": None, **data}}
-
-
-def experiment(tip, name=None, **executor):
-    return {"name": name, "revs": [tip], "executor": executor or None}
+def state(rev, kind="experiment", params=None, deps=None):
+    data = {"timestamp": None, "params": params or {}, "summary": {}, "deps": deps or {}}
+    return State(rev, kind, rev[0], data)
 
 
 def rows_of(repository, *states):
@@ -101,83 +96,19 @@ def test_the_workspace_comes_first_and_then_the_latest(listed):
     assert first["label"] == "workspace" and times == sorted(times, reverse=True)
 
 
-def test_a_pipeline_that_cannot_be_read_is_told(listed):
-    assert "dvc.yaml" in listed.rows["broken"]["problem"]
-    assert listed.rows["broken"]["model"] is False
-
-
-@pytest.mark.parametrize("stage", ["running", "queued", "failed"])
-def test_a_run_that_is_not_done_has_no_figures_and_no_model(repository, stage):
-    tip = state("workspace", metrics={"data/metrics/summary.json": {"data": SUMMARY}})
-    run = rows_of(repository, state(experiments=[experiment(tip, "one", state=stage)]))[0]
-    assert (run["name"], run["state"], run["model"]) == (f"one ({stage})", stage, False)
-    assert [run[name] for name in MISSING] == [None] * len(MISSING)
-
-
 def test_a_curve_is_that_of_the_run(listed):
     curve = {"validation_bits_per_byte": [[20, 3.75], [40, 2.5]], "bits_per_byte": [[10, 4.5], [20, 3.5]]}
     assert asyncio.run(Runs.curve(listed, "early")) == curve == points(CURVE)
-
-
-def test_a_run_beside_the_workspace_has_the_curve_that_it_writes_and_keeps_it_when_it_fails(repository, tmp_path):
-    folder = tmp_path / "copy/data/metrics"
-    folder.mkdir(parents=True)
-    (folder / "train.tsv").write_text(CURVE)
-    record = repository.folder / ".dvc/tmp/exps/run" / ("a" * 40) / f"{'a' * 40}.run"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"root_dir": str(tmp_path / "copy")}))
-    found = Runs(repository.folder)
-
-    def curve(stage):
-        states = [state(experiments=[experiment(state("a" * 40), "one", state=stage)])]
-        found._rows = {run["name"]: run for run in found._make_rows(states, repository.folder)}
-        return asyncio.run(found.curve(f"one ({stage})"))
-
-    assert curve("failed") == {} and curve("running") == points(CURVE)
-    shutil.rmtree(tmp_path / "copy")
-    assert curve("running") == {} and curve("failed") == points(CURVE)
-
-
-def test_what_git_has_is_listed_early_and_is_what_dvc_tells(repository, listed, monkeypatch):
-    waiting, shown = asyncio.Event(), runs_module.exp_show
-
-    async def wait(folder):
-        await waiting.wait()
-        return await shown(folder)
-
-    async def ask(found):
-        early = await found.listing(early=True)
-        waiting.set()
-        return early, await found.listing()
-
-    monkeypatch.setattr(runs_module, "exp_show", wait)
-    early, complete = asyncio.run(ask(Runs(repository.folder)))
-    assert (early["complete"], complete["complete"], early["problem"]) == (False, True, None)
-    rows, others = ({run["name"]: run for run in listing["runs"]} for listing in (early, complete))
-    assert rows.keys() == others.keys()
-    assert {name for name in rows if rows[name] != others[name]} <= {
-        "workspace",
-        "damaged",
-        "broken",
-        rows_name("data", rows),
-    }
-    assert others["damaged"]["problem"] and not rows["damaged"]["problem"]
-    for name in ("early", "late", "main", HOSTILE):
-        assert rows[name] == others[name]
-
-
-def rows_name(label, rows):
-    return next(name for name, run in rows.items() if run["label"] == label)
 
 
 def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
     def of(rev, seed, **more):
         section = {"depth": 3, "seed": seed, **more}
         deps = {"stages/train_model.py": {"hash": more.pop("code", "a")}, "data/tokens": {"hash": str(seed)}}
-        return experiment(state(rev * 40, deps=deps, params={"params.yaml": {"data": {"train_model": section}}}))
+        return state(rev * 40, deps=deps, params={"train_model": section})
 
     runs = [of("a", 1), of("b", 2), of("c", 3, steps=5), of("d", 4, code="b"), of("e", 5)]
-    rows = {run["rev"][0]: run for run in rows_of(repository, state("0" * 40, "main", experiments=runs))}
+    rows = {run["rev"][0]: run for run in rows_of(repository, state("0" * 40, "branch"), *runs)}
     assert rows["a"]["group"] == rows["b"]["group"] == rows["e"]["group"] is not None
     assert len({run["group"] for run in rows.values()}) == 4  # one of them is None
     assert [rows[name]["seed"] for name in "ab"] == ["1", "2"] and rows["0"]["seed"] is None
@@ -200,7 +131,7 @@ def test_however_many_ask_the_runs_are_listed_once_and_kept(repository):
     [
         ([], "not inside of a DVC repository"),
         (["git init -q"], "not inside of a DVC repository"),
-        (["dvc init -q --no-scm"], "Only supported for Git repositories"),
+        (["dvc init -q --no-scm"], "not a git repository"),
         (["git init -q", "dvc init -q"], None),
     ],
 )
@@ -211,9 +142,12 @@ def test_a_folder_without_runs_says_why(tmp_path, commands, problem):
             [*([sys.executable, "-m"] if program == "dvc" else []), program, *arguments], cwd=tmp_path, check=True
         )
     listing = asyncio.run(Runs(tmp_path).listing())
-    assert listing["runs"] == [] and (problem in listing["problem"] if problem else listing["problem"] is None)
+    if problem:
+        assert listing["runs"] == [] and problem in listing["problem"]
+    else:
+        assert [run["label"] for run in listing["runs"]] == ["workspace"] and listing["problem"] is None
 
 
 def test_a_folder_that_is_gone_and_no_folder_are_told():
-    assert "cannot be started" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
+    assert "/nowhere/at/all" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
     assert "without a folder" in asyncio.run(Runs(None).listing())["problem"]

@@ -1,25 +1,15 @@
-"""The runs of a repository as git has them: in a second, where `dvc exp show` takes half a second for each new run.
+"""The runs of a repository as git has them: in a second, where `dvc exp show` takes half a second for each new run."""
 
-DVC alone knows which runs wait, are running or have failed, and what cannot be read.
-"""
-
-import asyncio
 import json
-import os
-import re
-import signal
 import subprocess
-import sys
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from chatmill.app.named_models import WORKSPACE
-from chatmill.pipeline.processes import SOURCE_ROOT
 
 TIMEOUT_SECONDS = 30
 PARAMETERS, LOCK, SUMMARY = "params.yaml", "dvc.lock", "data/metrics/summary.json"
@@ -29,7 +19,14 @@ INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no ru
 MAX_BYTES, MAX_NESTED, NESTED_LISTS = 1 << 20, 5000, b"- - - - "  # of a file; a deeper level has a longer indent
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-State = dict[str, Any]  # as `dvc exp show --json` prints it
+
+class State(NamedTuple):
+    """The workspace, a branch, a commit or an experiment, and what its files say."""
+
+    rev: str
+    kind: str
+    label: str | None
+    data: dict[str, Any]
 
 
 class Reference(NamedTuple):
@@ -40,28 +37,23 @@ class Reference(NamedTuple):
     baseline: str | None  # the commit from which an experiment was started
 
 
-def git_states(folder: Path, most: int) -> list[State]:
-    """The workspace, branches, and the latest `most` experiments. Raises ValueError where git cannot list them."""
+def list_states(folder: Path, most: int) -> list[State]:
+    """The workspace, branches, and the latest `most` experiments, each with the commit that it was started from.
+
+    Raises ValueError where git cannot list them.
+    """
     references = _references(folder, most)
-    branches = {each.rev: each.name for each in references if each.baseline is None}
-    experiments = defaultdict(list)
+    labels = {each.rev: each.name for each in references if each.baseline is None}
+    experiments = defaultdict[str, list[Reference]](list)
     for each in references:
         if each.baseline is not None:
             experiments[each.baseline].append(each)
-    commits = [*branches, *(rev for rev in experiments if rev not in branches)]
-    data = read_revisions(folder, [*commits, *(each.rev for some in experiments.values() for each in some)])
-    states = [_state(WORKSPACE, WORKSPACE, _of_files(_workspace_files(folder)), [])]
-    for rev in commits:
-        below = [
-            {"name": each.name, "revs": [_state(each.rev, None, data[each.rev], None)], "executor": None}
-            for each in experiments[rev]
-        ]
-        states.append(_state(rev, branches.get(rev), data[rev], below))
+    data = read_revisions(folder, [*labels, *experiments, *(each.rev for each in references)])
+    states = [State(WORKSPACE, WORKSPACE, WORKSPACE, _of_files(_workspace_files(folder)))]
+    for rev in dict.fromkeys([*labels, *experiments]):
+        states.append(State(rev, "branch" if rev in labels else "commit", labels.get(rev), data[rev]))
+        states += [State(each.rev, "experiment", each.name, data[each.rev]) for each in experiments[rev]]
     return states
-
-
-def _state(rev: str, name: str | None, data: dict[str, Any], experiments: list[State] | None) -> State:
-    return {"rev": rev, "name": name, "error": None, "data": data, "experiments": experiments}
 
 
 def _references(folder: Path, most: int) -> list[Reference]:
@@ -81,6 +73,7 @@ def _references(folder: Path, most: int) -> list[Reference]:
 
 def read_revisions(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
     """What the files of each revision say, and when it was committed."""
+    revisions = list(dict.fromkeys(revisions))
     if not revisions:
         return {}
     paths = PARAMETERS, LOCK, SUMMARY
@@ -113,8 +106,7 @@ def _workspace_files(folder: Path) -> dict[str, bytes]:
 
 def _of_files(files: dict[str, bytes]) -> dict[str, Any]:
     parameters, lock, summary = (_parsed(files[path]) for path in (PARAMETERS, LOCK, SUMMARY))
-    metrics = {SUMMARY: {"data": summary}} if summary else {}
-    data = {"timestamp": None, "params": {PARAMETERS: {"data": parameters}}, "metrics": metrics}
+    data: dict[str, Any] = {"timestamp": None, "params": parameters, "summary": summary}
     with suppress(AttributeError, KeyError, TypeError):  # where the lock is damaged
         stages = list((lock.get("stages") or {}).values())
         for kind in ("deps", "outs"):
@@ -144,97 +136,3 @@ def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
     if done.returncode:
         raise ValueError(f"`{' '.join(command[:2])}` failed: {done.stderr.decode('utf-8', 'replace').strip()}")
     return done.stdout
-
-
-# The runs of a repository as DVC has them, and other commands of DVC, in processes that end with the server.
-
-DVC_TIMEOUT_SECONDS = 120  # DVC takes half a second for a run that is not in its cache
-MAX_DVC_BYTES = 64 << 20  # of DVC's output, about 20 kB a run
-MAX_BASELINES = 100  # commits whose experiments are listed, beside the branches
-DVC_PROGRAM = f"""
-import sys
-sys.path.append({SOURCE_ROOT!r})
-from chatmill.pipeline.processes import die_with_parent
-die_with_parent()
-from dvc.cli import main
-sys.exit(main(sys.argv[1:]))
-"""  # DVC's program, which ends with the server, even if that is killed
-EXPERIMENT = re.compile(r"^refs/exps/([0-9a-f]{2})/([0-9a-f]{38})/", re.MULTILINE)
-
-
-class DvcError(ValueError):
-    """What DVC says that it cannot do."""
-
-
-async def exp_show(folder: Path) -> list[dict[str, Any]]:
-    """The output of `dvc exp show`: workspace, branches and experiments. Raises ValueError with DVC's message."""
-    revisions = [part for revision in await baselines(folder) for part in ("--rev", revision)]
-    try:
-        output = await run_dvc(["exp", "show", "--json", "--all-branches", "--rev", "HEAD", *revisions], folder)
-    except DvcError as error:
-        message = f"`dvc exp show`, which lists the runs of a project under git and DVC, failed: {error}"
-        raise ValueError(message) from error
-    try:
-        states: list[dict[str, Any]] = json.loads(output)
-    except ValueError as error:
-        raise ValueError(f"`dvc exp show --json` printed no JSON ({error}): run it in a terminal") from error
-    return states
-
-
-async def run_dvc(arguments: list[str], folder: Path) -> bytes:
-    """The output of DVC. Raises DvcError with its message."""
-    status, output, errors = await run_program([sys.executable, "-P", "-c", DVC_PROGRAM, *arguments], folder)
-    if status:
-        lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
-        raise DvcError(lines[0] if lines else errors.strip().rpartition("\n")[2])
-    return output
-
-
-async def baselines(folder: Path) -> list[str]:
-    """The commits from which experiments were started, the latest experiment's first; none without git."""
-    command = ["git", "for-each-ref", "--sort=-creatordate", "--format=%(refname)", "refs/exps"]
-    try:
-        status, refs, _ = await run_program(command, folder)
-    except ValueError:
-        return []
-    commits = dict.fromkeys("".join(parts) for parts in EXPERIMENT.findall(refs.decode("utf-8", "replace")))
-    return [] if status else list(commits)[:MAX_BASELINES]
-
-
-async def run_program(command: list[str], folder: Path) -> tuple[int, bytes, str]:
-    """Exit code, output and errors of a program. Raises ValueError if it takes too long or cannot be started."""
-    with TemporaryFile() as output, TemporaryFile() as errors:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd=folder,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,  # so that Ctrl-C reaches the server alone
-            )
-        except OSError as error:
-            raise ValueError(f"{command[0]} cannot be started: {error.strerror}") from error
-        try:
-            await asyncio.wait_for(process.wait(), DVC_TIMEOUT_SECONDS)
-        except TimeoutError as error:
-            raise ValueError(
-                f"reading the runs took over {DVC_TIMEOUT_SECONDS} s: "
-                "press Refresh to continue; DVC caches what it has read"
-            ) from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
-        return process.returncode or 0, read_output(output), read_output(errors).decode("utf-8", "replace")
-
-
-def read_output(stream: IO[bytes]) -> bytes:
-    """The output of a program. Raises ValueError if it is too long."""
-    if (size := stream.seek(0, os.SEEK_END)) > MAX_DVC_BYTES:
-        raise ValueError(
-            f"DVC's listing of the runs: expected at most {MAX_DVC_BYTES:,} bytes, got {size:,}: "
-            "remove old experiments with `dvc exp remove`"
-        )
-    stream.seek(0)
-    return stream.read()

@@ -1,4 +1,4 @@
-"""The folder in which DVC trains a run beside the workspace, and the last lines of the log of one that failed."""
+"""The runs of a DVC repository: their outputs, which are read without changing the workspace, and a row for each."""
 
 import hashlib
 import json
@@ -7,43 +7,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import prod
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any
 
 from safetensors import SafetensorError, safe_open
 
 from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
-from chatmill.app.runs.listing import git_states, run_git
+from chatmill.app.runs.listing import State, list_states, run_git
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
 from chatmill.report.summary import ENGINE, PROMPT_TOKENS
-
-RECORDS = Path(".dvc/tmp/exps/run")  # of `dvc exp run --temp` and of its queue
-LOG_BYTES, LOG_LINES = 8192, 4  # of the end of a log
-
-
-def training_folder(root: Path, revision: str) -> Path | None:
-    """The copy of the repository in which a run trains; None once DVC has removed it."""
-    try:
-        record = json.loads((root / RECORDS / revision / f"{revision}.run").read_bytes())
-        folder = Path(record["root_dir"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return folder if folder.is_dir() else None
-
-
-def last_error(executor: dict[str, Any] | None) -> str:
-    """The last lines of the log of a run, as `dvc exp show` tells its place; "" where it is gone."""
-    try:
-        with Path((executor or {})["local"]["log"]).open("rb") as stream:
-            stream.seek(max(0, stream.seek(0, 2) - LOG_BYTES))
-            text = stream.read().decode("utf-8", "replace")
-    except (OSError, ValueError, TypeError, KeyError):
-        return ""
-    return "\n".join(list(dict.fromkeys(filter(str.strip, text.splitlines())))[-LOG_LINES:])
-
-
-# Reads the outputs of a DVC repository's runs without changing the workspace.
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -106,15 +79,6 @@ class RunFiles:
         except (OSError, DataIndexError, DvcException):
             return None
 
-    def read_live(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
-        """The bytes of a file that a run is writing in the workspace or a folder of its own; None without it."""
-        folder = self._root if revision == WORKSPACE else training_folder(self._root, revision)
-        with suppress(OSError):
-            if folder:
-                with (folder / output).open("rb") as file:
-                    return _at_most(file, most_bytes)
-        return None
-
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
 
@@ -138,20 +102,19 @@ def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
         return {}
 
 
-# The rows of the runs page, one for each run, from the output of `dvc exp show --json`.
+# The rows of the runs page, one for each run.
 
 BENCHMARK = Path("data/metrics/benchmark.json")
 REPORT = Path("data/report")
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
-MISSING_OUTPUT_ERRORS = ("FileNotFoundError", "OutputNotFoundError")  # of outputs that a run has not written
 
 RunRow = dict[str, Any]
 
 
-def run_rows(states: list[dict[str, Any]], folder: Path, files: RunFiles) -> list[RunRow]:
+def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
-    rows = [run_row(state, files) for state in flattened(states)]
+    rows = [run_row(state, files) for state in states]
     tell_apart(rows)
     name_rows(rows, folder)
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
@@ -191,73 +154,35 @@ def tell_apart(rows: list[RunRow]) -> None:
     for run, found in zip(rows, settings, strict=True):
         run["seed"] = found.pop(SEED, None)
         run["differs"] = {key: value for key, value in found.items() if value != common[key]}
-        identity = json.dumps([run["state"] == "done", sorted(found.items())])
+        identity = json.dumps(sorted(found.items()))
         run["group"] = hashlib.sha256(identity.encode()).hexdigest()[:12] if found else None
 
 
 def settings_of(data: dict[str, Any]) -> dict[str, str]:
     """All parameters of a run by dotted key, and the sum of its code and data."""
-    found = file_contents(data.get("params")).get("params.yaml")
-    if not isinstance(found, dict):
+    if not data["params"]:
         return {}
-    settings = dict(dotted(found))
+    settings = dict(dotted(data["params"]))
     inputs = {path: each.get("hash") for path, each in (data.get("deps") or {}).items() if path.startswith(INPUTS)}
     settings[CODE_AND_DATA] = hashlib.sha256(json.dumps(sorted(inputs.items())).encode()).hexdigest()[:7]
     return settings
 
 
-def flattened(states: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each run with its kind, label and state: the workspace, commits, and the experiments after each."""
-    for state in states:
-        kind = WORKSPACE if state["rev"] == WORKSPACE else "branch" if state["name"] else "commit"
-        yield state | {"kind": kind, "label": state["name"] or short_revision(state["rev"]), "state": "done"}
-        for experiment in state["experiments"] or []:
-            tip = experiment["revs"][0]
-            label = experiment["name"] or tip["name"] or short_revision(tip["rev"])
-            stage = (experiment["executor"] or {}).get("state", "success")
-            found = {"kind": "experiment", "label": label, "state": "done" if stage == "success" else stage}
-            yield tip | found | {"last_error": last_error(experiment["executor"]) if stage == "failed" else ""}
-
-
-def run_row(state: dict[str, Any], files: RunFiles) -> RunRow:
+def run_row(state: State, files: RunFiles) -> RunRow:
     """The row of a run; unknown values are None."""
-    data = state["data"] or {}
-    run = {"rev": state["rev"], "outs": data.get("outs") or {}}
-    is_done = state["state"] == "done"
+    run = {"rev": state.rev, "outs": state.data.get("outs") or {}}
     return {
-        "kind": state["kind"],
-        "label": valid_text(state["label"]),
-        "rev": state["rev"],
-        "state": state["state"],
-        "when": data.get("timestamp"),
-        "problem": valid_text("; ".join(problems(state, data))) or None,
-        "model": is_done and any(files.files(run, output) for output in MODEL_FOLDERS),
-        "report": is_done and bool(files.files(run, REPORT)),
-        "settings": settings_of(data),  # until tell_apart
-        **run_parameters(file_contents(data.get("params")).get("params.yaml")),
-        **model_dimensions(files.files(run, MODEL_FOLDERS[-1]) if is_done else {}),
-        **run_metrics(  # until the run is done, the files are those of the run it started from
-            file_contents(data.get("metrics")).get("summary.json") if is_done else None,
-            files.content(run, BENCHMARK) if is_done else None,
-        ),
+        "kind": state.kind,
+        "label": valid_text(state.label or short_revision(state.rev)),
+        "rev": state.rev,
+        "when": state.data["timestamp"],
+        "model": any(files.files(run, output) for output in MODEL_FOLDERS),
+        "report": bool(files.files(run, REPORT)),
+        "settings": settings_of(state.data),  # until tell_apart
+        **run_parameters(state.data["params"]),
+        **model_dimensions(files.files(run, MODEL_FOLDERS[-1])),
+        **run_metrics(state.data["summary"], files.content(run, BENCHMARK)),
     }
-
-
-def file_contents(files: dict[str, Any] | None) -> dict[str, Metrics]:
-    """The contents of a run's files, by file name without folders."""
-    return {PurePosixPath(path).name: file.get("data") for path, file in (files or {}).items()}
-
-
-def problems(state: dict[str, Any], data: dict[str, Any]) -> Iterator[str]:
-    """Yield a message for each problem of a run: why it failed, or which files cannot be read."""
-    if state["state"] == "failed":
-        yield f"{state['last_error']}\n`dvc queue logs {state['label']}` has the whole log".strip()
-    elif state["error"]:
-        yield state["error"]["msg"]
-    for path, file in {**(data.get("params") or {}), **(data.get("metrics") or {})}.items():
-        error = file.get("error")
-        if error and error["type"] not in MISSING_OUTPUT_ERRORS:
-            yield f"{PurePosixPath(path).name} cannot be read ({error['type']})"
 
 
 def run_parameters(params: Metrics | None) -> RunRow:
@@ -301,8 +226,6 @@ def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
 
 def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
     """The label of a run if it is unique, else the short or the full revision."""
-    if run["state"] != "done":
-        return f"{run['label']} ({run['state']})"  # DVC has no name for it
     if run["rev"] == WORKSPACE:
         return WORKSPACE
     names = [run["label"]] if labels[run["label"]] == 1 else []
@@ -333,7 +256,7 @@ def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
 
     Raises ValueError for a side that is no run of the repository, and for two that differ by their seed alone.
     """
-    rows = run_rows(git_states(folder, MAX_EXPERIMENTS), folder, RunFiles(folder))
+    rows = run_rows(list_states(folder, MAX_EXPERIMENTS), folder, RunFiles(folder))
     found = [[_row(name, rows, folder) for name in side] for side in sides]
     groups = [side[0]["group"] for side in found]
     if None in groups:

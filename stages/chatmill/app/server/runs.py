@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
@@ -19,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.runs.listing import exp_show, git_states
+from chatmill.app.runs.listing import list_states
 from chatmill.app.runs.rows import REPORT, RunFiles, RunRow, run_rows
 from chatmill.app.server.requests import read_body
 from chatmill.app.server.security import PING_SECONDS, ApiError, CancellableResponse, send_events
@@ -40,30 +39,20 @@ Points = dict[str, list[list[float]]]  # (step, value) by column
 
 
 class Runs:
-    """The runs of a folder, listed on request by one process at a time."""
+    """The runs of a folder, listed on request."""
 
     def __init__(self, folder: Path | None) -> None:
         """Nothing is read before the first request; without a folder there are no runs."""
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
-        self._early = asyncio.Event()  # set when an early listing can be given
         self._rows: dict[str, RunRow] = {}
         self._files: RunFiles | None = None
         self._read_lock = asyncio.Lock()
-        self._live_curves: dict[str, Points] = {}  # by revision, as last read: DVC removes that of a failed run
 
-    async def listing(self, refresh: bool = False, *, early: bool = False) -> dict[str, Any]:
-        """All runs, or why they cannot be listed; `refresh` lists them again.
-
-        An early listing has what is known in a second: the rows of the listing before, or those that git has.
-        """
+    async def listing(self, refresh: bool = False) -> dict[str, Any]:
+        """All runs, or why they cannot be listed; `refresh` lists them again."""
         if self._listing is None or (refresh and self._listing.done()):
-            self._early.clear()
             self._listing = asyncio.create_task(self._list())
-        if early:
-            await self._early.wait()
-            if not self._listing.done():
-                return self._described(None, [], is_complete=False)
         return await asyncio.shield(self._listing)
 
     def model_names(self) -> list[str]:
@@ -75,56 +64,34 @@ class Runs:
 
     async def curve(self, name: str) -> Points | None:
         """Downsampled (step, bits per byte) points of each column of the curve; None if there is no such run."""
-        run = self._rows.get(name)
-        if run is None:
+        if name not in self._rows:
             return None
-        found = points((await self._read(name, CURVE) or b"").decode("utf-8", "replace"))
-        if run["state"] == "running" and found:
-            self._live_curves[run["rev"]] = found
-        return self._live_curves.get(run["rev"], {}) if run["state"] == "failed" else found
+        return points((await self._read(name, CURVE) or b"").decode("utf-8", "replace"))
 
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
             if self._folder is None:
                 raise ValueError("this server was started without a folder of runs")
-            shown = asyncio.create_task(exp_show(self._folder))
-            await self._list_early(self._folder)
-            rows = await asyncio.to_thread(self._make_rows, await shown, self._folder)
+            self._files, rows = await asyncio.to_thread(_read_rows, self._folder)
             self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
             if len(rows) > MAX_RUNS:
                 notes.append(f"{len(rows) - MAX_RUNS:,} older runs are not shown: at most {MAX_RUNS} are listed.")
         except ValueError as error:
             problem = str(error)  # the runs of the listing before remain
-        finally:
-            self._early.set()
-        return self._described(problem, notes, is_complete=True)
-
-    async def _list_early(self, folder: Path) -> None:
-        """List what git has, unless there is a listing from before."""
-        if not self._rows:
-            with suppress(ValueError):  # the complete listing says why
-                states = await asyncio.to_thread(git_states, folder, MAX_RUNS)
-                rows = await asyncio.to_thread(self._make_rows, states, folder)
-                self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
-        self._early.set()
-
-    def _make_rows(self, states: list[dict[str, Any]], folder: Path) -> list[RunRow]:
-        self._files = RunFiles(folder)
-        return run_rows(states, folder, self._files)
-
-    def _described(self, problem: str | None, notes: list[str], *, is_complete: bool) -> dict[str, Any]:
-        runs = list(self._rows.values())
-        result = {"runs": runs, "problem": problem, "notes": notes, "read": time()}
-        return result | {"complete": is_complete}
+        return {"runs": list(self._rows.values()), "problem": problem, "notes": notes, "read": time()}
 
     async def _read(self, name: str, output: Path) -> bytes | None:
         run = self._rows.get(name)
-        if run is None or self._files is None or run["state"] in ("queued", "failed"):
+        if run is None or self._files is None:
             return None
-        read = self._files.read_live if run["state"] == "running" else self._files.read
         async with self._read_lock:
-            return await asyncio.to_thread(read, run["rev"], output, MAX_FILE_BYTES)
+            return await asyncio.to_thread(self._files.read, run["rev"], output, MAX_FILE_BYTES)
+
+
+def _read_rows(folder: Path) -> tuple[RunFiles, list[RunRow]]:
+    files = RunFiles(folder)
+    return files, run_rows(list_states(folder, MAX_RUNS), folder, files)
 
 
 def points(table: str) -> Points:
@@ -145,8 +112,7 @@ def routes(runs: Runs) -> list[Route]:
     """The routes of the listing, the training curves and the reports."""
 
     async def listing(request: Request) -> Response:
-        given = request.query_params
-        return JSONResponse(await runs.listing("refresh" in given, early="early" in given))
+        return JSONResponse(await runs.listing("refresh" in request.query_params))
 
     async def curve(request: Request) -> Response:
         name = request.path_params["name"]

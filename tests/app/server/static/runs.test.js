@@ -15,7 +15,7 @@ import { compareCommand, sidesOf, untickedSeeds } from "../../../../stages/chatm
 
 /** @param {string} name @param {Record<string, any>} figures @returns {Run} */
 function run(name, figures = {}) {
-  const facts = { name, label: name, kind: "experiment", rev: "abc", state: "done", model: "m", report: false };
+  const facts = { name, label: name, kind: "experiment", rev: "abc", model: "m", report: false };
   const settings = { batch_size: 8, tokenizer: "bpe", depth: 2, seed: "1", group: null, differs: {}, other_seeds: [] };
   return { ...facts, problem: null, ...settings, ...figures };
 }
@@ -88,21 +88,19 @@ test("what a run differs in is named as in params.yaml, without the section of t
   assert.equal(differences(run("a", { differs })), "steps\u00a0500, mix.x\u00a0y");
 });
 
-test("a run is found again under another name, and when it has ended", () => {
-  const [named, ended] = [run("new", { rev: "1" }), run("b", { rev: "3" })];
-  assert.equal(findAgain(run("old", { rev: "1" }), [ended, named]), named);
-  assert.equal(findAgain(run("b (running)", { label: "b", rev: "2", state: "running" }), [named, ended]), ended);
+test("a run is found again under another name", () => {
+  const [named, other] = [run("new", { rev: "1" }), run("b", { rev: "3" })];
+  assert.equal(findAgain(run("old", { rev: "1" }), [other, named]), named);
   assert.equal(findAgain(run("b", { rev: "2" }), [named]), undefined);
 });
 
 test("one or two ticked runs with models can chat, and others are told why not", () => {
-  const [one, gone, failed] = [run("a b&c"), run("b", { model: null }), run("c", { model: null, state: "failed" })];
+  const [one, gone] = [run("a b&c"), run("b", { model: null })];
   assert.equal(chatAddress([one]), "/?model=a+b%26c");
   assert.equal(chatAddress([one, run("<b>")]), "/?model=a+b%26c&beside=%3Cb%3E");
   for (const ticked of [[], [one, one, one], [one, gone]]) assert.equal(chatAddress(ticked), null);
   assert.equal(selectionHint([one, one, one]), "3 runs ticked; one or two can chat.");
   assert.match(selectionHint([one, gone]), /^The model of b is not on this machine: `dvc pull`/);
-  assert.equal(selectionHint([failed]), "c has no model to chat with.");
 });
 
 test("a curve by tokens is one by steps times the tokens of a step", () => {
@@ -113,26 +111,22 @@ test("a curve by tokens is one by steps times the tokens of a step", () => {
 });
 
 test("why a run has no curve is told", () => {
-  /** @type {[string, string, object, string | null][]} */
+  /** @type {[string, object, string | null][]} */
   const cases = [
-    ["a", "done", {}, "a: the training curve is missing on this machine, or has no values yet."],
-    ["b", "done", { other: [] }, "b: the training curve does not have these values."],
-    ["c", "done", { problem: "no file" }, "c: no file"],
-    ["d", "failed", {}, "d: DVC has removed the curve of a failed run; it stays here if it was watched before."],
-    ["e", "queued", {}, "e: it waits in DVC's queue."],
-    ["f", "done", { loss: [[1, 2]] }, null],
+    ["a", {}, "a: the training curve is missing on this machine, or has no values yet."],
+    ["b", { other: [] }, "b: the training curve does not have these values."],
+    ["c", { problem: "no file" }, "c: no file"],
+    ["d", { loss: [[1, 2]] }, null],
   ];
-  const lines = cases.map(([name, state, curve]) => lineOf(run(name, { state }), curve, "loss", "step"));
-  assert.deepEqual(missingCurveNotes(lines), cases.flatMap(([, , , note]) => note ?? []));
+  const lines = cases.map(([name, curve]) => lineOf(run(name), curve, "loss", "step"));
+  assert.deepEqual(missingCurveNotes(lines), cases.flatMap(([, , note]) => note ?? []));
 });
 
 test("a listing is counted, and one without runs says how to make one", () => {
-  const listing = { runs: [run("a")], notes: [], problem: null, read: 1e9, complete: true };
+  const listing = { runs: [run("a")], notes: [], problem: null, read: 1e9 };
   assert.match(summary(listing), /^1 run, as of \d\d:\d\d\.$/);
   assert.match(summary({ ...listing, runs: [] }), /^There are no runs/);
   assert.equal(summary({ ...listing, runs: [], problem: "broken" }), "");
-  assert.match(summary({ ...listing, complete: false }), /^1 run, as of .*\. DVC is still asked /);
-  assert.match(summary({ ...listing, runs: [], complete: false }), /^Reading the runs/);
 });
 
 test("the sides of a verdict are groups, or the runs of the only one", () => {

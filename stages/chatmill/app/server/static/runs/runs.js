@@ -34,9 +34,7 @@ async function load(refresh) {
   refreshButton.disabled = true;
   setText("state", "Reading the runs …");
   try {
-    const early = await get(`/runs.json?early=1${refresh ? "&refresh=1" : ""}`); // comes in a second
-    showListing(early);
-    if (!early.complete) showListing(await get("/runs.json"));
+    showListing(await get(refresh ? "/runs.json?refresh=1" : "/runs.json"));
   } catch (error) {
     setText("state", "");
     showProblem(messageOf(error));
@@ -44,7 +42,7 @@ async function load(refresh) {
   refreshButton.disabled = false;
 }
 
-/** Show a listing. Runs stay ticked, also those that have another name or state.
+/** Show a listing. Runs stay ticked, also those that have another name.
  * @param {Listing} listing
  */
 function showListing(listing) {
@@ -119,9 +117,9 @@ function drawCurves() {
   );
 }
 
-/** Draw the curves of runs that train anew whenever they have grown, but not under the cursor of the keyboard. */
+/** Draw the curve of the workspace anew whenever it has grown, but not under the cursor of the keyboard. */
 async function reloadCurves() {
-  const live = tickedRuns().filter(({ rev, state }) => rev === WORKSPACE || state === "running");
+  const live = tickedRuns().filter(({ rev }) => rev === WORKSPACE);
   if (!document.hidden && !byId("curves", HTMLElement).querySelector(":focus-visible")) {
     await Promise.all(live.map(reloadCurve));
   }
@@ -132,10 +130,6 @@ async function reloadCurves() {
 async function reloadCurve(run) {
   const curve = await fetchCurve(run).catch(() => null); // the server does not answer
   if (!curve || JSON.stringify(curve) === JSON.stringify(curves.get(keyOf(run)))) return;
-  if (run.rev !== WORKSPACE && !Object.keys(curve).length) {
-    await load(true); // DVC has removed the folder in which it trained: it is done, or has failed
-    return;
-  }
   curves.set(keyOf(run), curve);
   drawCurves();
 }

@@ -3,37 +3,33 @@
 
 import { pluralize } from "../shared/dom.js";
 
-/** @typedef {{ name: string, label: string, kind: string, rev: string, state: string, model: string | null,
- *   report: boolean, problem: string | null, batch_size: number | null, tokenizer: string | null,
+/** @typedef {{ name: string, label: string, kind: string, rev: string, model: string | null,
+ *   report: boolean, batch_size: number | null, tokenizer: string | null,
  *   depth: number | null, seed: string | null, group: string | null, differs: Record<string, string>,
  *   other_seeds: string[], [metric: string]: any }} Run and its metrics by the keys of their columns; runs of a group
  *   differ by their seed, and `other_seeds` are the revisions of those that could stand beside it in a verdict */
-/** @typedef {{ runs: Run[], notes: string[], problem: string | null, read: number,
- *   complete: boolean }} Listing an early one is not complete */
+/** @typedef {{ runs: Run[], notes: string[], problem: string | null, read: number }} Listing */
 /** @typedef {[across: number, up: number]} Point */
 /** @typedef {{ problem?: string, [column: string]: any }} Curve (step, bits per byte) of each column, or its problem */
-/** @typedef {{ name: string, state: string, curve: Curve, points: Point[] }} Line a run's curve, and its points as drawn */
+/** @typedef {{ name: string, curve: Curve, points: Point[] }} Line a run's curve, and its points as drawn */
 
-/** The run that was listed before: that of its revision, or of its name, where it was running and has ended meanwhile.
+/** The run that was listed before: that of its name, or of its revision.
  * @param {Run} before
  * @param {Run[]} runs
  */
 export function findAgain(before, runs) {
   return (
     runs.find((run) => run.name === before.name) ??
-    runs.find((run) => run.rev === before.rev && run.kind === before.kind) ??
-    runs.find((run) => before.state !== "done" && run.label === before.label)
+    runs.find((run) => run.rev === before.rev && run.kind === before.kind)
   );
 }
 
 /** How many runs were listed, and when.
  * @param {Listing} listing
  */
-export function summary({ runs, problem, read, complete }) {
+export function summary({ runs, problem, read }) {
   const time = new Date(1000 * read).toLocaleTimeString("en", { timeStyle: "short", hour12: false });
-  const rest = complete ? "" : " DVC is still asked which runs wait or failed; it takes half a second for a new run.";
-  if (runs.length) return `${pluralize(runs.length, "run")}, as of ${time}.${rest}`;
-  if (!complete) return "Reading the runs … DVC takes half a second for each that it has not read before.";
+  if (runs.length) return `${pluralize(runs.length, "run")}, as of ${time}.`;
   return problem ? "" : "There are no runs: commit the project, then run `dvc repro` or `dvc exp run`.";
 }
 
@@ -44,7 +40,6 @@ export function selectionHint(ticked) {
   const without = ticked.find((run) => !run.model);
   if (!ticked.length) return "Tick runs to see their curves, and two of them to chat side by side.";
   if (!without) return `${pluralize(ticked.length, "run")} ticked${ticked.length > 2 ? "; one or two can chat" : ""}.`;
-  if (without.state !== "done") return `${without.name} has no model to chat with.`;
   const remedy = "`dvc pull` or `dvc exp pull` fetches it, if it was pushed";
   return `The model of ${without.name} is not on this machine: ${remedy}.`;
 }
@@ -69,22 +64,20 @@ export function lineOf(run, curve, column, xAxis) {
   const scale = xAxis === "tokens" ? run.batch_size : 1;
   const values = /** @type {Point[]} */ (curve[column] ?? []);
   const points = scale ? values.map(([step, value]) => /** @type {Point} */ ([step * scale, value])) : [];
-  return { name: run.name, state: run.state, curve, points };
+  return { name: run.name, curve, points };
 }
 
-/** Notes on lines without points: "a: it waits in DVC's queue."
+/** Notes on lines without points.
  * @param {Line[]} lines
  */
 export function missingCurveNotes(lines) {
   const missing = lines.filter(({ points }) => !points.length);
-  return missing.map(({ name, curve, state }) => `${name}: ${missingReason(curve, state)}`);
+  return missing.map(({ name, curve }) => `${name}: ${missingReason(curve)}`);
 }
 
-/** @param {Curve} curve @param {string} state */
-function missingReason(curve, state) {
+/** @param {Curve} curve */
+function missingReason(curve) {
   if (curve.problem) return curve.problem;
-  if (state === "failed") return "DVC has removed the curve of a failed run; it stays here if it was watched before.";
-  if (state === "queued") return "it waits in DVC's queue.";
   if (Object.keys(curve).length) return "the training curve does not have these values.";
   return "the training curve is missing on this machine, or has no values yet.";
 }

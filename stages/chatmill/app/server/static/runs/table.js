@@ -113,7 +113,7 @@ export class RunsTable {
  * @param {Run} run
  */
 function rowHead(run) {
-  const remarks = run.state !== "done" ? [run.state] : run.model ? [] : ["no model on this machine"];
+  const remarks = run.model ? [] : ["no model on this machine"];
   const notes = element("small", {}, [run.kind, ...remarks].join(" · "));
   if (run.report) {
     const address = { href: `/runs/${encodeURIComponent(run.name)}/report`, target: "_blank", rel: "noopener" };
@@ -124,7 +124,6 @@ function rowHead(run) {
   const differs = differences(run);
   const words = differs.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]);
   if (differs) head.append(element("small", { className: "differs", title: differs }, ...words));
-  if (run.problem) head.append(element("small", { className: "bad" }, run.problem));
   return head;
 }
 
