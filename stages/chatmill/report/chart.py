@@ -1,13 +1,12 @@
 """Charts as inline SVG: lines that are labelled at their ends, and bars for the cells of a table.
 
 They are drawn here, not by a library in the browser, since a page without scripts is safe wherever it is opened, prints
-as it is seen, and is read by screen readers. What is under the cursor is shown by CSS.
+as it is seen, and is read by screen readers.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 from chatmill.report.markup import Html, number, table, tag
 
@@ -76,25 +75,11 @@ def category_axis(name: str, values: Iterable[float]) -> Axis:
     return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
 
 
-def scaled_charts(title: str, lines: Sequence[Line], x: Axis, y_name: str) -> Html:
-    """A chart whose vertical axis is linear or logarithmic, as the reader chooses, and its values as a table.
-
-    Values of 0 and below are not drawn on the logarithmic one; without any others there is no choice.
-    """
-    values = [value for line in lines for _, value in line.points]
-    linear = line_chart(title, lines, x, linear_axis(y_name, values))
+def chart_with_table(title: str, lines: Sequence[Line], x: Axis, y_name: str) -> Html:
+    """A chart, and its values as a table."""
+    y = linear_axis(y_name, [value for line in lines for _, value in line.points])
     below = tag("details", tag("summary", "As a table"), chart_table(title, lines, x.name))
-    positive = [replace(line, points=[point for point in line.points if point[1] > 0]) for line in lines]
-    if not any(line.points for line in positive):
-        return tag("div", linear, below)
-    logarithmic = line_chart(title, positive, x, log_axis(y_name, [value for value in values if value > 0]))
-    choices = (
-        tag("label", tag("input", type="radio", name=f"scale of {title}", value=scale, checked=checked), f" {scale}")
-        for scale, checked in (("linear", "checked"), ("logarithmic", None))
-    )
-    chosen = tag("fieldset", tag("legend", f"Scale of {title}"), *choices, class_="scale")
-    charts = tag("div", linear, class_="linear"), tag("div", logarithmic, class_="logarithmic")
-    return tag("div", chosen, *charts, below, class_="scaled")
+    return tag("div", line_chart(title, lines, x, y), below)
 
 
 def chart_table(title: str, lines: Sequence[Line], x_name: str) -> Html:
@@ -117,7 +102,6 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
         *_axes(place),
         *(_draw(line, place) for line in lines),
         *_labels([(line, place(*line.points[-1])[1]) for line in lines], right + 6),
-        *_readouts(lines, place),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
     )
@@ -175,29 +159,6 @@ def smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]
         near = values[index - reach : index + reach + 1]
         result.append((place, sum(near) / len(near)))
     return result
-
-
-def _readouts(lines: Sequence[Line], place: _Projection) -> Iterator[Html]:
-    """For each position a strip that shows the values there while the cursor is on it."""
-    columns = [(line, dict(line.points)) for line in lines]
-    positions = sorted({x for _, column in columns for x in column})
-    drawn = [place(x, place.y.low)[0] for x in positions]
-    edges = [LEFT, *((left + right) / 2 for left, right in pairwise(drawn)), place.right]
-    for x, across, left, right in zip(positions, drawn, edges[:-1], edges[1:], strict=True):
-        is_left = across < (LEFT + place.right) / 2
-        words: list[tuple[str, str | None]] = [(f"{place.x.name} {number(x)}", None)]
-        words += [(f"{line.name} {number(column[x])}", f"color{line.color}") for line, column in columns if x in column]
-        beside = {"x": across + (6 if is_left else -6), "text_anchor": "start" if is_left else "end"}
-        yield tag(
-            "g",
-            tag("rect", x=round(left, 1), y=TOP, width=round(max(right - left, 0.1), 1), height=HEIGHT - BOTTOM - TOP),
-            tag("line", x1=across, x2=across, y1=TOP, y2=HEIGHT - BOTTOM),
-            *(
-                tag("text", word, y=TOP + LINE * row, class_=c, **beside)
-                for row, (word, c) in enumerate(words, start=1)
-            ),
-            class_="at",
-        )
 
 
 def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:

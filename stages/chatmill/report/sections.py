@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from chatmill.report.chart import Line, bar, linear_axis, scaled_charts
+from chatmill.report.chart import Line, bar, chart_with_table, linear_axis
 from chatmill.report.markup import Html, Metrics, bits_range, get_nested, in_bits, number, percent, section, table, tag
 from chatmill.report.speed import fastest
 from chatmill.report.token_view import chunk_list
@@ -143,7 +143,7 @@ def training_chart(title: str, unit: str, columns: Mapping[str, Points | None], 
         if points
     ]
     x = linear_axis("step", [step for line in lines for step, _ in line.points])
-    return tag("div", scaled_charts(title, lines, x, unit), tag("p", note, class_="note")) if lines else Html()
+    return tag("div", chart_with_table(title, lines, x, unit), tag("p", note, class_="note")) if lines else Html()
 
 
 def downsample(points: Points) -> Points:
