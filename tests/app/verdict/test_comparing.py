@@ -55,14 +55,13 @@ def test_json_has_what_it_follows_from(folder, capsys):
     assert abs(words - worst["bits"]) < 1 and abs(worst["bits"]) == max(abs(one["bits"]) for one in found["documents"])
 
 
-def test_pages_and_markdown_are_the_same_verdict(folder, capsys):
-    files = folder / "verdict.html", folder / "verdict.md"
-    assert compare(folder, "@a", "@b", "@a", "--data", "@test.jsonl", "--html", files[0], "--markdown", files[1]) == 0
+def test_a_page_has_the_same_verdict(folder, capsys):
+    file = folder / "verdict.html"
+    assert compare(folder, "@a", "@b", "@a", "--data", "@test.jsonl", "--html", file) == 0
     capsys.readouterr()
-    page, text = (file.read_text(encoding="utf-8") for file in files)
+    page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "<script" not in page
-    assert text.count("With another seed alone A would differ") == page.count("With another seed alone A") == 2
-    assert "| bits per byte of all text | " in text and "right answers, of 3" in page
+    assert page.count("With another seed alone A") == 2 and "right answers, of 3" in page
 
 
 def test_models_of_other_templates_are_compared_by_answers(folder, capsys):
@@ -81,7 +80,7 @@ def test_models_of_other_templates_are_compared_by_answers(folder, capsys):
         (["@none", "@a", "--data", "@test.jsonl"], "none: no such file or folder"),
         (["@a", "@b", "--data", "@none.jsonl"], "none.jsonl"),
         (["@a", "@b", "--data", "@test.jsonl", "--html", "@a"], "--html: expected a file in a folder that exists"),
-        (["@a", "@b", "--data", "@test.jsonl", "--markdown", "@no/x.md"], "--markdown: expected a file in a folder"),
+        (["@a", "@b", "--data", "@test.jsonl", "--html", "@no/x.html"], "--html: expected a file in a folder"),
         (["@a", "@b", "--data", "@test.jsonl", "--tokens", "@none"], "none: no manifest.json: not written by encode"),
     ],
 )

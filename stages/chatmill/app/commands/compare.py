@@ -160,8 +160,7 @@ def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
 
 # Compare models: their answers to the same prompts side by side, or by a verdict on the same data.
 
-DATA_OPTIONS = ("format", "limit", "tokens", "html", "markdown", "seeds")
-MIN_LISTED, MAX_LISTED = 3, 300  # lines of a file of prompts, and the characters of each
+DATA_OPTIONS = ("format", "limit", "tokens", "html", "seeds")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -176,7 +175,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     seeds = "compare each MODEL with all runs that differ from it by their seed alone, as one side"
     add("--seeds", action="store_true", default=None, help=seeds)
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
-    add("--markdown", type=Path, metavar="FILE", help="also write the verdict as Markdown")
     add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
@@ -221,9 +219,9 @@ def run_on_data(options: argparse.Namespace) -> None:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
         check_positive("--limit", options.limit)
-    for option, file in (("--html", options.html), ("--markdown", options.markdown)):
-        if file and (file.is_dir() or not file.absolute().parent.is_dir()):  # known before the models are measured
-            raise ValueError(f"{option}: expected a file in a folder that exists, got {file}")
+    file = options.html
+    if file and (file.is_dir() or not file.absolute().parent.is_dir()):  # known before the models are measured
+        raise ValueError(f"--html: expected a file in a folder that exists, got {file}")
     if options.tokens:
         read_meta(options.tokens)
     sides = list(map(runs_of, options.models))
@@ -241,9 +239,8 @@ def run_on_data(options: argparse.Namespace) -> None:
         threads=options.threads,
         measured=notify_of_run,
     )
-    for file, write in ((options.html, views.page), (options.markdown, views.markdown)):
-        if file:
-            file.write_text(write(verdict), encoding="utf-8")
+    if file:
+        file.write_text(views.page(verdict), encoding="utf-8")
     if options.json:
         print(json.dumps(views.as_json(verdict)))
     else:
@@ -265,20 +262,10 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
     if not given and options.prompt_file is None:
         raise ValueError("no prompts: pass one after -p or in --prompt-file, or one a line in --prompt-list")
     text = None if options.prompt_file is None else read_text(options.prompt_file)
-    if text is not None and not given and looks_listed(text):
-        notify(f"{options.prompt_file} is one prompt; --prompt-list {options.prompt_file} has one on each line")
     prompts = [join_prompt(prompt, text) for prompt in given or [None]]
     if not all(map(str.strip, prompts)):
         raise ValueError("a prompt is empty: pass some text after -p or in --prompt-file")
     return prompts
-
-
-def looks_listed(text: str) -> bool:
-    """Whether each line of a text could be a prompt: several short lines, none of them empty, that end as sentences."""
-    lines = text.strip("\n").split("\n")
-    return len(lines) >= MIN_LISTED and all(
-        len(line) <= MAX_LISTED and line.rstrip().endswith(tuple(".?!")) for line in lines
-    )
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:

@@ -122,7 +122,7 @@ def word_differences(first: ScoredText, second: ScoredText) -> list[list[Word]]:
     return parts
 
 
-# A verdict as lines of the terminal, as Markdown, as a page, and as JSON.
+# A verdict as lines of the terminal, as a page, and as JSON.
 
 BETTER, WORSE = f"bg:#a6dfbb {DARK}", f"bg:#f8cfae {DARK}"
 TITLE = "Verdict"
@@ -204,20 +204,6 @@ def _styled(words: Sequence[Word]) -> StyledLine:
 def _marked(word: Word) -> str:
     text = " ".join(f"|{word.text}|".split("\n"))[1:-1]
     return text if abs(word.bits) < MIN_BITS else f"{text}({word.bits:+.1f})"
-
-
-def markdown(verdict: Verdict) -> str:
-    """The same as Markdown, the verdict first."""
-    lines = [f"# {TITLE}", "", *(f"{text}\n" for text in verdict.sentences), *(f"- {head}" for head in verdict.heads)]
-    letters = [side.letter for side in verdict.sides]
-    table = [["", *letters], ["---"] * (1 + len(letters)), *verdict.rows()]
-    lines += ["", f"{CAPTION}:", "", *(f"| {' | '.join(row)} |" for row in table), "", verdict.note]
-    if verdict.documents:
-        lines += ["", f"## {verdict.documents_title}"]
-    for document in verdict.documents:
-        lines += ["", f"**{document.place}: {document.bits:+.1f}**", ""]
-        lines += [f"    {''.join(map(_marked, part))}" for part in document.parts]
-    return "\n".join([*lines, ""])
 
 
 def page(verdict: Verdict) -> Html:
