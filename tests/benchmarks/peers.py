@@ -26,8 +26,7 @@ import numpy as np
 from peer_files import read_config
 
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.onnx_engine import SharedCacheEngine
-from chatmill.engines.onnx_session import Session
+from chatmill.engines.onnx_engine import Session, SharedCacheEngine
 from chatmill.inference.model_loading import load_engine
 from chatmill.pipeline.processes import die_with_parent
 

@@ -21,7 +21,7 @@ import numpy as np
 import export_onnx
 from chatmill.conversation import IM_END
 from chatmill.engines.engine import Engine
-from chatmill.engines.onnx_engine import open_onnx_engine
+from chatmill.engines.graph_engine import open_onnx_engine
 from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.inference.model_loading import load_model
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.onnx_session import Session
+from chatmill.engines.onnx_engine import Session
 from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.pipeline.processes import SOURCE_ROOT, die_with_parent
 from chatmill.pipeline.progress import progress

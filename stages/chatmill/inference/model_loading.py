@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
-from chatmill.engines.onnx_engine import open_onnx_engine
+from chatmill.engines.graph_engine import open_onnx_engine
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
 from chatmill.pipeline.manifest import check_manifest
