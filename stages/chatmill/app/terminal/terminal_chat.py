@@ -1,4 +1,4 @@
-"""Settings that can be changed during a chat: how tokens are chosen, and where an answer ends."""
+"""A chat in the terminal: its settings, which can be changed meanwhile, and its answers as they are generated."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from typing import Any
 from wcwidth import wrap
 
 from chatmill.app.terminal.saved_chats import Transcript
-from chatmill.app.terminal.tokens import WordWrap, format_duration, format_size, plural, printable
+from chatmill.app.terminal.tokens import WordWrap, format_duration, format_size, plural, printable, show_tokens
 from chatmill.conversation import Conversation
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
@@ -76,7 +76,7 @@ def _check(name: str) -> None:
 class TerminalChat:
     """A chat session in the terminal: its display options and its transcript.
 
-    `show_notices`: print statistics after each answer; `verbose`: print its tokens; `model`: the name of its model.
+    `show_notices`: print statistics after each answer; `verbose`: print its tokens.
     """
 
     def __init__(
@@ -151,14 +151,9 @@ class TerminalChat:
             context = f"the context of {session.engine.context:,} tokens"
             notify(f"the {session.num_dropped} oldest messages no longer fit into {context} and were dropped")
         if self.verbose:
-            from chatmill.app.terminal.tokens import show_tokens  # imports prompt_toolkit
-
             show_tokens(session)
         if self.show_notices and session.answer_stats:
-            notify(
-                f"[{'' if shown else 'empty answer: '}{format_stats(session.answer_stats, session)}]",
-                dim=True,
-            )
+            notify(f"[{'' if shown else 'empty answer: '}{format_stats(session.answer_stats, session)}]", dim=True)
 
 
 def format_stats(stats: AnswerStats, session: ChatSession) -> str:

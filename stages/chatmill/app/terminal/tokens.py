@@ -1,4 +1,4 @@
-"""Numbers formatted for the terminal."""
+"""What the terminal shows: numbers in words, wrapped text, columns and tables, tokens and their probabilities."""
 
 import os
 import re
