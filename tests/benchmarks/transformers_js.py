@@ -21,9 +21,8 @@ import numpy as np
 import export_onnx
 from chatmill.conversation import IM_END
 from chatmill.engines.engine import Engine
-from chatmill.engines.graph_engine import open_onnx_engine
 from chatmill.evaluation.held_out_set import read_test_set
-from chatmill.inference.model_loading import load_model
+from chatmill.inference.model_loading import load_model, open_onnx_engine
 
 PROMPTS, TOKENS = 20, 64
 GRAPHS = {"fp32": "model.onnx", "q8": "model_quantized.onnx", "int8": "model_int8.onnx", "q4": "model_q4.onnx"}

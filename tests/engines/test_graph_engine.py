@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from chatmill.engines.graph_engine import open_onnx_engine
+from chatmill.inference.model_loading import open_onnx_engine
 from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, logits_of, plain
 from support.paths import SHARED
 

@@ -1,6 +1,4 @@
-"""Opens ONNX graphs: our own, and external ones, whose inputs are recognised by name.
-
-External graphs take ids, masks, positions, and a past.
+"""The engine of external ONNX graphs, whose inputs are recognised by name: ids, masks, positions, and a past.
 
 Shapes: B batch, T time (tokens given), P past, S = P + T, H heads, D head size, V vocabulary. A dimension that a graph
 leaves open is a name or None.
@@ -9,13 +7,12 @@ leaves open is a name or None.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from chatmill.engines.engine import Engine, check_append, check_rewind
-from chatmill.engines.onnx_engine import Session, SharedCacheEngine
+from chatmill.engines.engine import check_append, check_rewind
+from chatmill.engines.onnx_engine import Session
 
 _ROLES = {
     "ids": ("input_ids",),
@@ -362,21 +359,3 @@ def _truncate(cache: CacheSpec, past: np.ndarray, length: int) -> np.ndarray:
     if cache.axis is None or past.shape[cache.axis] == length:
         return past
     return np.ascontiguousarray(past[(slice(None),) * cache.axis + (slice(length),)])
-
-
-def open_onnx_engine(
-    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
-) -> Engine:
-    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
-
-    Raises ValueError, with the reason, if the graph cannot be read or run.
-    """
-    if not file.is_file():
-        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
-    session = Session(file, threads=threads, device=device)
-    is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
-    if not is_shared or "chatmill.format" not in session.metadata:
-        return GraphEngine(session, name, context)
-    if session.device != "cpu":
-        raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
-    return SharedCacheEngine(session, name)

@@ -1,4 +1,4 @@
-"""The caches of several sequences of different lengths, for our model in PyTorch.
+"""The engine of our model in PyTorch: one chat with its cache, or several with caches of different lengths.
 
 Shapes: R rows (sequences), B of them read at once, T time (tokens given), S time with the longest past, L cache length,
 K key-value heads, D head size, V vocabulary.
@@ -105,7 +105,7 @@ class TorchCaches:
                 caches[layer][:, :, :L] = cache
 
 
-# The PyTorch engine: runs our model on the CPU or an accelerator.
+# One chat, on the CPU or an accelerator.
 
 
 class PyTorchEngine:

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
-from chatmill.engines.graph_engine import open_onnx_engine
+from chatmill.engines.graph_engine import GraphEngine
+from chatmill.engines.onnx_engine import Session, SharedCacheEngine
 from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
 from chatmill.pipeline.manifest import check_manifest
@@ -118,6 +119,24 @@ def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int |
 def engine_names(folder: Path) -> list[str]:
     """The names of the ONNX engines for which a folder has a graph."""
     return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
+
+
+def open_onnx_engine(
+    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
+) -> Engine:
+    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
+
+    Raises ValueError, with the reason, if the graph cannot be read or run.
+    """
+    if not file.is_file():
+        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
+    session = Session(file, threads=threads, device=device)
+    is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
+    if not is_shared or "chatmill.format" not in session.metadata:
+        return GraphEngine(session, name, context)
+    if session.device != "cpu":
+        raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
+    return SharedCacheEngine(session, name)
 
 
 def _open_engine(model: Path, context: int | None, device: str, threads: int | None) -> Engine:
