@@ -65,23 +65,23 @@ def test_what_a_killed_process_left_of_a_growing_output_is_removed_by_the_next_s
 WRITES = {
     "python": (
         "(out / 'a.bin').write_bytes(bytes(100_000))",
-        r".cache/\d+/out/a.bin: file too large: after 50,000 bytes of it, ",
+        r"out: file too large: ",
     ),
     "numpy": (
         "np.save(out / 'a.npy', np.zeros(100_000))",
-        r".cache/\d+/out/a.npy: no space left on device: after 50,000 bytes ",
+        r"out: no space left on device: ",
     ),
     "copy": (
         "shutil.copyfile('big', out / 'b')",
-        r".cache/\d+/out/b: file too large: after 50,000 bytes of it, ",
+        r".cache/\d+/out/b: file too large: ",
     ),
     "removed": (
         "Path(out, '.x').touch(); Path(out, '.x').unlink(); raise OSError(28, '')",
-        r".cache/\d+(/out)?: no space left on ",
+        r"out: no space left on ",
     ),
     "rust": (
         "raise ValueError('x: No space left on device (os error 28)')",
-        r".cache/\d+(/out)?: no space left on device: ",
+        r"out: no space left on device: ",
     ),
 }
 

@@ -43,8 +43,11 @@ def atomic_output(output: Path, *, grows: bool = False) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / output.name
     try:
-        if grows:
-            _link(place, output)
+        if grows:  # an empty file with both names
+            output.unlink(missing_ok=True)
+            place.touch()
+            with suppress(OSError):
+                output.hardlink_to(place)
         yield place
         if not place.exists():
             raise ValueError(f"{output} was not written")
@@ -63,10 +66,7 @@ def atomic_output(output: Path, *, grows: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def explain_full_disk(outputs: Collection[Path]) -> Iterator[None]:
-    """Name the file that was written, its size and the free space in the error of a full disk.
-
-    A failed write does not name its file: it is the newest one of the unfinished `outputs`.
-    """
+    """Name the file, or the outputs if the error names none, and the free space in the error of a full disk."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -74,17 +74,10 @@ def explain_full_disk(outputs: Collection[Path]) -> Iterator[None]:
         if number is None:
             raise
         named = (error.filename2 or error.filename) if isinstance(error, OSError) else None  # the second is a copy
-        file = Path(named) if named else _newest_file(outputs)
-        size = f"after {file.stat().st_size:,} bytes of it, " if file.is_file() else ""
-        free = shutil.disk_usage(next(folder for folder in (file, *file.absolute().parents) if folder.exists())).free
-        problem = f"{os.strerror(number)}: {size}{free:,} bytes are free now: free more space, and run the stage again"
-        raise OSError(number, problem, str(file)) from error
-
-
-def _newest_file(outputs: Collection[Path]) -> Path:
-    folders = {output.parent / SCRATCH / str(os.getpid()) for output in outputs}
-    files = [file for folder in folders for file in (folder, *folder.rglob("*"))]
-    return max(files, key=lambda file: file.stat().st_mtime_ns)
+        place = named or ", ".join(map(str, outputs))
+        free = shutil.disk_usage(next(iter(outputs)).absolute().parent).free
+        problem = f"{os.strerror(number)}: {free:,} bytes are free now: free more space, and run the stage again"
+        raise OSError(number, problem, str(place)) from error
 
 
 def _full_disk_number(error: OSError | ValueError) -> int | None:
@@ -95,14 +88,6 @@ def _full_disk_number(error: OSError | ValueError) -> int | None:
         return errno.ENOSPC
     found = re.search(r"\(os error (\d+)\)", str(error))  # of libraries written in Rust
     return int(found[1]) if found and int(found[1]) in _FULL else None
-
-
-def _link(place: Path, output: Path) -> None:
-    """Make an empty file with both names, or with the first alone where the file system has no hard links."""
-    output.unlink(missing_ok=True)
-    place.touch()
-    with suppress(OSError):
-        output.hardlink_to(place)
 
 
 def _discard(place: Path) -> None:

@@ -14,30 +14,8 @@ _FIRST_LINE = 10  # seconds; shorter work is silent
 _LONGEST_PAUSE = 60  # seconds between lines
 
 
-class LineSchedule:
-    """When a line is due: after `first` seconds, then whenever twice as many have passed, and at last every minute."""
-
-    def __init__(self, first: float, clock: Clock = time.monotonic) -> None:
-        self._clock, self._due = clock, first
-        self._start = clock()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the start."""
-        return self._clock() - self._start
-
-    def is_due(self) -> bool:
-        """Whether a line is due; if so, it is the caller's to write."""
-        elapsed = self.elapsed
-        if elapsed < self._due:
-            return False
-        while self._due <= elapsed:
-            self._due += min(self._due, _LONGEST_PAUSE)
-        return True
-
-
 class ProgressLines(Generic[T]):
-    """Counts `items` as tqdm does, and logs a line for `12,000 of 30,000` now and then."""
+    """Counts `items` as tqdm does, and logs `12,000 of 30,000`: after 10, 20 and 40 seconds, then every minute."""
 
     def __init__(
         self,
@@ -54,7 +32,9 @@ class ProgressLines(Generic[T]):
         self._total = len(items) if total is None and isinstance(items, Sized) else total
         self._unit, self._scale = unit if unit != "it" else "", scale
         self._done = done  # before the first item
-        self._count, self._schedule = float(done), LineSchedule(_FIRST_LINE, clock)
+        self._count = float(done)
+        self._clock, self._start = clock, clock()
+        self._due = float(_FIRST_LINE)  # seconds from the start to the next line
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
@@ -68,10 +48,12 @@ class ProgressLines(Generic[T]):
         self.close()
 
     def update(self, count: float = 1) -> None:
-        """Count some more items."""
         self._count += count
-        if self._schedule.is_due():
-            tqdm.write(self._line(), file=sys.stderr)
+        elapsed = self._clock() - self._start
+        if elapsed >= self._due:
+            tqdm.write(self._line(elapsed), file=sys.stderr)
+            while self._due <= elapsed:
+                self._due += min(self._due, _LONGEST_PAUSE)
 
     def set_postfix_str(self, text: str, refresh: bool = True) -> None:
         """Set what the lines say beside the count; it is shown with the next line."""
@@ -80,10 +62,10 @@ class ProgressLines(Generic[T]):
     def close(self) -> None:
         """Do nothing: no line is incomplete."""
 
-    def _line(self) -> str:
+    def _line(self, elapsed: float) -> str:
         count = self._number(self._count)
         if self._total:
-            left = duration((self._total - self._count) * self._schedule.elapsed / (self._count - self._done))
+            left = duration((self._total - self._count) * elapsed / (self._count - self._done))
             parts = [f"{count} of {self._number(self._total)}", self._postfix, f"{left} left"]
         else:
             parts = [f"{count}{self._unit}", self._postfix]
@@ -112,7 +94,6 @@ def progress_bar(
 
 
 def on_terminal() -> bool:
-    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
