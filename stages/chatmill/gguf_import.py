@@ -1,10 +1,13 @@
-"""The split patterns that llama.cpp has, by the names in `tokenizer.ggml.pre`."""
+"""Reads GGUF files: the shape, the weights and the tokenizer of a model.
+
+The package gguf reads them, too, but takes 30 µs for each token of a vocabulary. The split patterns are those that
+llama.cpp has, by the names in `tokenizer.ggml.pre`.
+"""
 
 import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import COMMON, ModelConfig, UnsupportedArchitecture, read_config
-from chatmill.checkpoints.weights import MAX_TENSORS, Weights
+from chatmill.checkpoints.weights import Weights
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import (
@@ -49,7 +52,6 @@ ALIASES = {"llama3": LLAMA3, "llama-v3": LLAMA3, "gpt2": "gpt-2", "deepseek-r1-q
 # A GGUF file: its fields, and its tensors, which are read when they are asked for.
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
-MAX_FIELDS, MAX_DIMENSIONS = 1 << 12, 4
 ALIGNMENT = "general.alignment"
 _STRING, _ARRAY = 8, 9
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))  # struct's letters
@@ -148,32 +150,25 @@ def _read_header(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Place]]:
     _, version, num_tensors, num_fields = cursor.numbers("4sIQQ")
     if version not in VERSIONS:
         raise ValueError(f"version {version}: expected 2 or 3, little-endian")
-    if num_tensors > MAX_TENSORS or num_fields > MAX_FIELDS:
-        limits = f"at most {MAX_TENSORS:,} and {MAX_FIELDS:,}"
-        raise ValueError(f"{num_tensors:,} tensors and {num_fields:,} fields: expected {limits}")
-    fields: dict[str, Any] = {}
+    fields = {}
     for _ in range(num_fields):
         name = cursor.string()
-        if name in fields:
-            raise ValueError(f"it has the field {name:.80} twice")
         fields[name] = cursor.value(*cursor.numbers("I"))
     listed = dict(_tensors(cursor, num_tensors))
-    if len(listed) < num_tensors:
-        raise ValueError("it has a tensor twice")
-    alignment = fields.get(ALIGNMENT, 32)
-    if type(alignment) is not int or alignment < 1:
-        raise ValueError(f"{ALIGNMENT} {alignment!r:.40}: expected a number above 0")
+    alignment = int(fields.get(ALIGNMENT, 32))
     begin = math.ceil(cursor.place / alignment) * alignment
     places = {name: place._replace(start=begin + place.start) for name, place in listed.items()}
-    _check_places(places, len(cursor.data))
+    for name, place in places.items():
+        if place.start + place.size > len(cursor.data):
+            raise ValueError(
+                f"its tensor {name:.80} ends at {place.start + place.size:,} of {len(cursor.data):,} bytes"
+            )
     return fields, places
 
 
 def _tensors(cursor: _Cursor, count: int) -> Iterator[tuple[str, Place]]:
     for _ in range(count):
         name, (dimensions,) = cursor.string(), cursor.numbers("I")
-        if not 1 <= dimensions <= MAX_DIMENSIONS:
-            raise ValueError(f"its tensor {name:.80} has {dimensions} dimensions")
         shape = cursor.numbers(f"{dimensions}Q")
         type, start = cursor.numbers("IQ")
         block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(type)]
@@ -181,17 +176,6 @@ def _tensors(cursor: _Cursor, count: int) -> Iterator[tuple[str, Place]]:
             raise ValueError(f"its tensor {name:.80} has the shape {shape[::-1]}")
         place = Place(shape[::-1], GGMLQuantizationType(type), start, math.prod(shape) // block * block_bytes)
         yield name, place
-
-
-def _check_places(places: dict[str, Place], size: int) -> None:
-    """Raise ValueError where tensors reach beyond the file, or into each other, which would take more memory."""
-    ordered = sorted(places.items(), key=lambda item: item[1].start)
-    for (name, place), (_, following) in pairwise(ordered):
-        if place.start + place.size > following.start:
-            raise ValueError(f"its tensor {name:.80} reaches into another one")
-    for name, place in ordered:
-        if place.start + place.size > size:
-            raise ValueError(f"its tensor {name:.80} ends at {place.start + place.size:,} of {size:,} bytes")
 
 
 # The shape of a model, from the fields and tensors of a GGUF file: what gguf_export.hyperparameters writes.

@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.pipeline.manifest import MAX_JSON_BYTES, read_bounded, read_json
+from chatmill.pipeline.manifest import read_json
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
 TOKENIZERS_WITH_BOS = ("LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer")  # unless their files say otherwise
-MAX_BYTES = 1 << 22
 
 
 class ModelMetadata(NamedTuple):
@@ -86,8 +85,8 @@ def _template(folder: Path, tokenizer: dict[str, Any]) -> str:
     file = folder / "chat_template.jinja"
     if file.is_file():
         try:
-            return read_bounded(file, MAX_BYTES).decode(errors="replace")
-        except ValueError as error:
+            return file.read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
             raise ValueError(f"{file}: not a chat template: {error}") from error
     template = tokenizer.get("chat_template") or ""
     if isinstance(template, list):
@@ -109,7 +108,7 @@ def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        content = read_json(file, MAX_JSON_BYTES if file.name == "tokenizer.json" else MAX_BYTES)
+        content = read_json(file)
     except ValueError as error:
         raise ValueError(f"{file}: not JSON that describes a model: {error}") from error
     if not isinstance(content, dict):

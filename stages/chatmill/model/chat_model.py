@@ -226,7 +226,7 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 CONFIG = "config.json"
 EMBEDDING, HEAD = "embed_tokens.weight", "lm_head.weight"
-MAX_CONFIG_BYTES = 1 << 22
+
 
 _WRAPPERS = re.compile(r"^(module\.)+|_orig_mod\.")  # what DistributedDataParallel and torch.compile add to names
 
@@ -348,7 +348,7 @@ def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = read_json(file, MAX_CONFIG_BYTES)
+        content = read_json(file)
     except ValueError as error:
         raise ValueError(f"{file}: not a model configuration: {error}") from error
     if not isinstance(content, dict):
