@@ -22,42 +22,34 @@ from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import NUMBER_FORMATS, choose_precision
 from chatmill.training.packing import PackedDataset
-from chatmill.training.plan import STAGE, Plan, RunLength
+from chatmill.training.plan import STAGE, Plan
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
 FEWEST_EPOCHS, MOST_EPOCHS = 0.5, 20  # a run outside of these is warned of
 
 
-def describe_run(length: RunLength, model: ChatModel, memory: int, device: DeviceKind) -> Iterator[str]:
+def describe_run(plan: Plan, model: ChatModel, memory: int, device: DeviceKind) -> Iterator[str]:
     """Lines about the size of a run, which needs so many bytes of memory in each process."""
     num_parameters = sum(weight.numel() for weight in model.parameters())
     place = "of the GPU" if device == "cuda" else "besides PyTorch itself"
     yield (
-        f"{num_parameters:,} parameters, {length.tokens:,} tokens in {length.steps:,} steps: "
-        f"{length.epochs:,.2f} epochs of {length.tokens_per_epoch:,} tokens; "
+        f"{num_parameters:,} parameters, {plan.tokens:,} tokens in {plan.steps:,} steps: "
+        f"{plan.epochs:,.2f} epochs of {plan.tokens_per_epoch:,} tokens; "
         f"about {memory / 1e9:.1f} GB of memory {place}"
     )
-    if warning := length_warning(length):
-        yield f"warning: {warning}"
-
-
-def length_warning(length: RunLength) -> str | None:
-    """What is wrong with a run that is very short or long for its data, and how long it should be."""
-    steps_per_token = length.steps / length.tokens
-    if length.epochs < FEWEST_EPOCHS:
-        steps = math.ceil(FEWEST_EPOCHS * length.tokens_per_epoch * steps_per_token)
-        return (
-            f"{length.epochs:.2g} epochs leave most of the training set unread: "
-            f"train_model.steps = {steps:,} are {FEWEST_EPOCHS} epochs"
+    steps_per_epoch = plan.steps * plan.tokens_per_epoch / plan.tokens
+    if plan.epochs < FEWEST_EPOCHS:
+        yield (
+            f"warning: {plan.epochs:.2g} epochs leave most of the training set unread: "
+            f"train_model.steps = {math.ceil(FEWEST_EPOCHS * steps_per_epoch):,} are {FEWEST_EPOCHS} epochs"
         )
-    if length.epochs > MOST_EPOCHS:
-        steps = max(1, math.floor(MOST_EPOCHS * length.tokens_per_epoch * steps_per_token))
-        return (
-            f"after {length.epochs:,.1f} epochs a model may know its training set by heart: "
-            f"train_model.steps = {steps:,} are {MOST_EPOCHS} epochs; train_model.keep = best keeps the best weights"
+    if plan.epochs > MOST_EPOCHS:
+        yield (
+            f"warning: after {plan.epochs:,.1f} epochs a model may know its training set by heart: "
+            f"train_model.steps = {max(1, math.floor(MOST_EPOCHS * steps_per_epoch)):,} are {MOST_EPOCHS} epochs; "
+            "train_model.keep = best keeps the best weights"
         )
-    return None
 
 
 # Detects a loss that diverges, and describes the conversations on which it did.
@@ -100,7 +92,6 @@ class LossWatch:
         return middle + max(_MIN_RISE, _MAX_DEVIATIONS * spread)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that `load_state_dict` restores."""
         return {"losses": list(self.losses), "spike": self.spike}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -11,14 +11,9 @@ from chatmill.training.checkpoint import Checkpoint, catch_sigterm, changed_part
 
 
 @pytest.fixture
-def messages():
-    return []
-
-
-@pytest.fixture
-def checkpoint(tmp_path, monkeypatch, messages):
+def checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    return Checkpoint("run", messages.append)
+    return Checkpoint("run")
 
 
 def states(checkpoint):
@@ -47,13 +42,14 @@ def test_two_states_are_kept_under_their_checksums(checkpoint):
 
 
 @pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 0)])
-def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, messages, damage):
+def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, capsys, damage):
     checkpoint.save({"done": 1})
     checkpoint.save({"done": 2})
     last = states(checkpoint)[1]
     damage(last)
     assert checkpoint.load() == {"done": 1}
-    assert messages == [f"{last} is damaged: the run resumes from the state before it, or from the start"]
+    problem = f"{last} is damaged: the run resumes from the state before it, or from the start"
+    assert capsys.readouterr().err == f"train_model: {problem}\n"
 
 
 def test_no_code_of_a_state_is_run(checkpoint):
@@ -62,7 +58,7 @@ def test_no_code_of_a_state_is_run(checkpoint):
         checkpoint.load()
 
 
-def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, messages):
+def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, capsys):
     checkpoint.save({"done": 1})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -71,10 +67,10 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, message
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
-    assert messages == [
-        f"{checkpoint.folder}: file too large for a state of 4.0 MB: "
-        "training continues, but a killed run would resume from an older state"
-    ]
+    assert capsys.readouterr().err == (
+        f"train_model: {checkpoint.folder}: file too large for a state of 4.0 MB: "
+        "training continues, but a killed run would resume from an older state\n"
+    )
 
 
 def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):

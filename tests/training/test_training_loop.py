@@ -25,13 +25,13 @@ def plan(talks, *, row_length=512):
 
 def test_epochs_are_counted_in_rows_of_the_context():
     packed = pack([["a" * 300, "b"]] * 10, 512)  # a row each, and two rows a step
-    lengths = [
-        plan_steps(PARAMETERS.model_copy(update={"steps": None, "epochs": epochs}), packed, 512, SINGLE_PROCESS).length
+    plans = [
+        plan_steps(PARAMETERS.model_copy(update={"steps": None, "epochs": epochs}), packed, 512, SINGLE_PROCESS)
         for epochs in (1, 3, 0.4)
     ]
-    assert [length.steps for length in lengths] == [5, 15, 2]
-    assert [length.tokens for length in lengths] == [10 * 512, 30 * 512, 4 * 512]
-    assert [length.epochs for length in lengths] == [1, 3, 0.4]
+    assert [plan.steps for plan in plans] == [5, 15, 2]
+    assert [plan.tokens for plan in plans] == [10 * 512, 30 * 512, 4 * 512]
+    assert [plan.epochs for plan in plans] == [1, 3, 0.4]
 
 
 def described(steps):

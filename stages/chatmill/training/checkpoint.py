@@ -16,9 +16,8 @@ import sys
 import threading
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,8 @@ from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 from chatmill.processor import machine_properties
 
-SUFFIX = ".safetensors"
-
-
-_NAME = re.compile(rf"(\d+)-([0-9a-f]{{64}}){re.escape(SUFFIX)}")
-
-
+_NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.safetensors")
+_OUTLINE = "state"  # of the metadata
 _TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -50,23 +45,6 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
-_OUTLINE = "state"  # of the metadata
-
-
-def is_state_name(name: str) -> bool:
-    """Whether a file of this name is a state."""
-    return _NAME.fullmatch(name) is not None
-
-
-def state_name(number: int, sha256: str) -> str:
-    """The name of the file."""
-    return f"{number}-{sha256}{SUFFIX}"
-
-
-def state_number(name: str) -> int:
-    return int(name.split("-")[0])
 
 
 def tensors_of(state: Any) -> list[Tensor]:
@@ -89,12 +67,6 @@ def write_state(state: Any, tensors: Iterable[Tensor], place: Path) -> str:
             raise OSError(digested.error.errno, reason)
         os.fsync(file.fileno())
     return digested.digest.hexdigest()
-
-
-def is_whole(file: Path, name: str) -> bool:
-    """Whether the content of a file is that of the state of this name."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() == name.removesuffix(SUFFIX).split("-")[1]
 
 
 def read_state(file: Path) -> Any:
@@ -147,7 +119,6 @@ PARTS = ("parameters", "data", "code", "machine")  # of a fingerprint
 SIGTERM_EXIT_CODE = 128 + signal.SIGTERM  # the exit code of a process that SIGTERM stopped
 _MAX_TO_KEEP = 2
 _MAX_AGE = 7 * 24 * 3600  # seconds since a run's last save, after which it is not expected to resume
-default_log = partial(log, "checkpoint")  # for states that no stage saves
 
 
 def run_fingerprint(parameters: dict[str, Any], inputs: Iterable[Path]) -> str:
@@ -175,9 +146,8 @@ class Checkpoint:
     Errors are logged in a sentence, and the run continues.
     """
 
-    def __init__(self, name: str, log: Callable[[str], None] = default_log) -> None:
+    def __init__(self, name: str) -> None:
         self.folder = Path(os.environ.get("DVC_ROOT", "."), SCRATCH, "resume", name)
-        self.log = log
         self.failed = False
 
     def save(self, state: Any, tensors: Iterable[Tensor] | None = None) -> bool:
@@ -190,10 +160,9 @@ class Checkpoint:
             self.folder.mkdir(parents=True, exist_ok=True)
             sha256 = write_state(state, tensors_of(state) if tensors is None else tensors, part)
             files = self._files()
-            file = self.folder / state_name(self._newest() + 1, sha256)
-            part.replace(file)
+            part.replace(self.folder / f"{max(files, default=0) + 1}-{sha256}.safetensors")
             _flush(self.folder)
-            for former in files[: 1 - _MAX_TO_KEEP]:
+            for former in [*files.values()][: 1 - _MAX_TO_KEEP]:
                 former.unlink(missing_ok=True)
         except OSError as error:
             self._log_once(error)
@@ -205,11 +174,13 @@ class Checkpoint:
 
     def load(self) -> Any | None:
         """The last undamaged state, whose tensors are mapped from its file; None where there is none."""
-        for file in reversed(self._files()):
-            if is_whole(file, file.name):
+        for file in reversed(self._files().values()):
+            with file.open("rb") as stream:
+                is_whole = hashlib.file_digest(stream, "sha256").hexdigest() == file.stem.split("-")[1]
+            if is_whole:
                 return read_state(file)
             file.unlink(missing_ok=True)
-            self.log(f"{file} is damaged: the run resumes from the state before it, or from the start")
+            log("train_model", f"{file} is damaged: the run resumes from the state before it, or from the start")
         self._log_unusable()
         return None
 
@@ -228,21 +199,21 @@ class Checkpoint:
             changed = changed_parts(self.folder.name, place.name)
             if changed and changed[0] != "parameters":
                 reason = f"the {' and the '.join(changed)} changed after it was killed"
-                self.log(f"{place} is not resumed, since {reason}: training starts from the beginning")
+                log("train_model", f"{place} is not resumed, since {reason}: training starts from the beginning")
 
-    def _files(self) -> list[Path]:
-        files = (file for file in self.folder.glob(f"*{SUFFIX}") if is_state_name(file.name))
-        return sorted(files, key=lambda file: state_number(file.name))
-
-    def _newest(self) -> int:
-        """The number of the last state; 0 where there is none."""
-        return max((state_number(file.name) for file in self._files()), default=0)
+    def _files(self) -> dict[int, Path]:
+        """The states by their numbers, the oldest first."""
+        found = ((_NAME.fullmatch(file.name), file) for file in self.folder.glob("*"))
+        return dict(sorted((int(name[1]), file) for name, file in found if name))
 
     def _log_once(self, error: OSError) -> None:
         if not self.failed:
             reason = str(error.strerror or error)
             reason = reason[:1].lower() + reason[1:]
-            self.log(f"{self.folder}: {reason}: training continues, but a killed run would resume from an older state")
+            log(
+                "train_model",
+                f"{self.folder}: {reason}: training continues, but a killed run would resume from an older state",
+            )
         self.failed = True
 
 

@@ -19,7 +19,7 @@ import torch
 
 from chatmill.model.chat_model import ChatModel
 from chatmill.pipeline.progress import log
-from chatmill.processor import Processor, machine_properties, own_processor
+from chatmill.processor import machine_properties, own_processor
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.train_parameters import Precision, TrainParameters
 
@@ -38,15 +38,13 @@ NUMBER_FORMATS: dict[Precision, NumberFormat] = {
 }
 
 
-def choose_precision(
-    precision: Literal["auto", Precision], device: DeviceKind = "cpu", processor: Processor | None = None
-) -> Precision:
-    """The given precision; for `auto` bfloat16 if the GPU has it or the processor, by default this one, gains by it."""
+def choose_precision(precision: Literal["auto", Precision], device: DeviceKind = "cpu") -> Precision:
+    """The given precision; for `auto` bfloat16 if the GPU has it, or this processor gains by it."""
     if precision != "auto":
         return precision
     if device == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    return "bfloat16" if (processor or own_processor()).gains_by_bfloat16 else "float32"
+    return "bfloat16" if own_processor().gains_by_bfloat16 else "float32"
 
 
 def autocast(device: str, precision: Precision) -> torch.autocast:
@@ -67,15 +65,14 @@ def choose_compile(
     operations: float,
     threads: int,
     device: DeviceKind = "cpu",
-    processor: Processor | None = None,
 ) -> bool:
     """The requested value; for `auto`, whether a run of so many operations is long enough to gain by it.
 
-    In float32 only some processors gain by it. `processor` is by default that of this machine.
+    In float32 only some processors gain by it.
     """
     if requested != "auto":
         return requested
-    if precision == "float32" and (device == "cuda" or not (processor or own_processor()).gains_by_compiled_float32):
+    if precision == "float32" and (device == "cuda" or not own_processor().gains_by_compiled_float32):
         return False
     worth = _WORTH_COMPILING_ON_GPU if device == "cuda" else _WORTH_COMPILING * threads
     return operations > worth and _has_compiler(device)

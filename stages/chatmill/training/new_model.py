@@ -246,13 +246,13 @@ def new_trainer(
     """
     needed, available = memory_limits(parameters, plan, device, group)
     model = new_model(parameters, data.vocabulary, needed, available)
-    hardware: HardwareSettings = group.broadcast(choose_hardware(parameters, device, model, plan.length.tokens, group))
+    hardware: HardwareSettings = group.broadcast(choose_hardware(parameters, device, model, plan.tokens, group))
     if group.is_main_process:
         start(model, plan.phases[0].dataset, parameters, hardware.precision)
-        for line in describe_run(plan.length, model, needed(model.config), device):
+        for line in describe_run(plan, model, needed(model.config), device):
             log("train_model", line)
     num_bytes = torch.from_numpy(token_byte_lengths(data.vocabulary))
-    return make_trainer(model, parameters, plan.length.steps, hardware, num_bytes, group), hardware
+    return make_trainer(model, parameters, plan.steps, hardware, num_bytes, group), hardware
 
 
 def new_model(

@@ -1,7 +1,7 @@
 """The optimizers: Muon for the matrices of the layers, AdamW for the embedding and the gains.
 
 Muon (kellerjordan.github.io/posts/muon) replaces a matrix's momentum by the nearest orthogonal matrix, so that updates
-are equally large in every direction. estimate.py counts the memory of the optimizers' states.
+are equally large in every direction. chatmill/run_display.py counts the memory of the optimizers' states.
 """
 
 from collections import defaultdict
@@ -105,7 +105,6 @@ class MuonAdamW:
             optimizer.zero_grad()
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The state that `load_state_dict` restores."""
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]], group: Group) -> None:

@@ -21,6 +21,9 @@ _BLOCK = 1 << 24  # tokens that are looked through at once
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
 
 
+_ARRAYS = ("starts", "lengths", "truncated", "documents")  # of ConversationSpans
+
+
 @dataclass(frozen=True, slots=True)
 class ConversationSpans:
     """The packed tokens of each conversation or part of a document: [start, start + length).
@@ -42,27 +45,18 @@ class ConversationSpans:
 
     @classmethod
     def joined(cls, parts: Sequence["ConversationSpans"]) -> "ConversationSpans":
-        """Those of all parts, one after the other."""
         heads = Heads(*(np.concatenate(arrays) for arrays in zip(*(part.heads for part in parts), strict=True)))
-        names = ("starts", "lengths", "truncated", "documents")
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
         return cls(**arrays, heads=heads, rejected=sum(part.rejected for part in parts))
-
-    def after(self, first: int) -> "ConversationSpans":
-        """The same, whose first token is this one of the split."""
-        return replace(self, starts=self.starts + first)
 
     def not_longer(self, length: int) -> "ConversationSpans":
         """Those of at most `length` tokens that are not truncated."""
         return self.select((self.lengths <= length) & ~self.truncated)
 
     def select(self, kept: np.ndarray) -> "ConversationSpans":
-        """Those of which `kept` (N,) is true."""
+        """The spans where `kept` (N,) is true."""
         heads = Heads(self.heads.lengths[kept], self.heads.kinds[kept])
-        starts, lengths, truncated, documents = (
-            array[kept] for array in (self.starts, self.lengths, self.truncated, self.documents)
-        )
-        return ConversationSpans(starts, lengths, truncated, documents, heads, self.rejected)
+        return replace(self, **{name: getattr(self, name)[kept] for name in _ARRAYS}, heads=heads)
 
 
 class Batch(NamedTuple):
@@ -87,23 +81,17 @@ def truncate_conversations(
     if context < 2:
         raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
     kinds: dict[bytes, int] = {}
-    blocks = [
-        _truncate(block, context, template, special, kinds).after(first) for first, block in _blocks(split, _BLOCK)
-    ]
-    return ConversationSpans.joined(blocks)
-
-
-def _blocks(split: EncodedSplit, size: int) -> Iterator[tuple[int, EncodedSplit]]:
-    """Conversations of about `size` tokens together, with their first token: more of them need not be in memory."""
-    ends = np.append(
-        np.unique(np.searchsorted(split.offsets, range(size, len(split.ids), size))), len(split.offsets) - 1
-    )
-    start = 0
-    for end in dict.fromkeys(ends.tolist()):
+    # Conversations of about _BLOCK tokens at once, since more of them need not be in memory.
+    ends = np.searchsorted(split.offsets, range(_BLOCK, len(split.ids), _BLOCK))
+    blocks, start = [], 0
+    for end in dict.fromkeys([*ends.tolist(), len(split.offsets) - 1]):
         first, last = split.offsets[start], split.offsets[end]
         offsets = split.offsets[start : end + 1] - first
-        yield int(first), EncodedSplit(split.ids[first:last], split.loss[first:last], offsets)
+        block = EncodedSplit(split.ids[first:last], split.loss[first:last], offsets)
+        spans = _truncate(block, context, template, special, kinds)
+        blocks.append(replace(spans, starts=spans.starts + int(first)))
         start = end
+    return ConversationSpans.joined(blocks)
 
 
 def _truncate(
@@ -242,7 +230,6 @@ class PackedDataset:
         return int(self.spans.packed_lengths[row.conversations].sum() - row.skipped.sum())
 
     def endless_rows(self, seed: int) -> Iterator[Row]:
-        """The rows of epoch after epoch, without end."""
         return chain.from_iterable(self.epoch(seed, number) for number in count())
 
     def measure_epoch(self, seed: int) -> tuple[int, float]:

@@ -15,26 +15,6 @@ from chatmill.training.distributed import Group
 from chatmill.training.packing import PackedDataset
 from chatmill.training.train_parameters import TrainParameters, Weight
 
-
-@dataclass(frozen=True, slots=True)
-class RunLength:
-    """The steps of a run, the tokens of all of them, and those of an epoch."""
-
-    steps: int
-    tokens: int
-    tokens_per_epoch: int
-
-    @property
-    def epochs(self) -> float:
-        """How often the training set is read."""
-        return self.tokens / self.tokens_per_epoch
-
-
-def count_steps(epochs: float, tokens_per_epoch: int, tokens_per_step: float) -> int:
-    """The steps that so many epochs take, at least one."""
-    return max(1, round(epochs * tokens_per_epoch / tokens_per_step))
-
-
 STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
 SHORT_ROW = 256  # tokens
@@ -53,7 +33,6 @@ class Phase:
 
     @property
     def tokens(self) -> int:
-        """The tokens of all steps."""
         return self.steps * self.rows_per_step * self.dataset.row_length
 
 
@@ -68,10 +47,17 @@ class Plan:
     padding: float  # the fraction of an epoch's tokens
 
     @property
-    def length(self) -> RunLength:
-        """The length of all phases together."""
-        tokens = sum(phase.tokens for phase in self.phases)
-        return RunLength(sum(phase.steps for phase in self.phases), tokens, self.tokens_per_epoch)
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def tokens(self) -> int:
+        return sum(phase.tokens for phase in self.phases)
+
+    @property
+    def epochs(self) -> float:
+        """How often the training set is read."""
+        return self.tokens / self.tokens_per_epoch
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
         streams: dict[int, Iterator[Row]] = {}  # the rows of each dataset, which later phases of the same continue
@@ -103,7 +89,8 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
     steps = parameters.steps
     if steps is None:
         assert parameters.epochs is not None, "one of them is a number"
-        steps = count_steps(parameters.epochs, tokens_per_epoch, tokens_per_step(parameters, full, short, group.size))
+        in_each = tokens_per_step(parameters, full, short, group.size)
+        steps = max(1, round(parameters.epochs * tokens_per_epoch / in_each))
     num_short = round(SHORT_STEPS * steps) if short else 0
     phases = [phase(short, num_short)] if short and num_short else []
     phases.append(phase(full, steps - num_short))
@@ -172,7 +159,7 @@ def log_weights(phases: list[Phase]) -> None:
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int, device: str = "cpu") -> int:
     """The rows that are computed together: the largest divisor of a step's rows within MAX_BATCH_LOGITS."""
-    most = max(1, MAX_BATCH_LOGITS.get(device, MAX_BATCH_LOGITS["cpu"]) // (row_length * vocab_size))
+    most = max(1, MAX_BATCH_LOGITS[device] // (row_length * vocab_size))
     return max(rows for rows in range(1, rows_per_step + 1) if rows_per_step % rows == 0 and rows <= most)
 
 

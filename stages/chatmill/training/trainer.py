@@ -55,7 +55,6 @@ class LossTotals(NamedTuple):
     bytes: int = 0  # of trained text
 
     def plus(self, other: "LossTotals") -> "LossTotals":
-        """The sum of both."""
         return LossTotals(
             self.weighted_nats + other.weighted_nats,
             self.weight + other.weight,

@@ -35,7 +35,7 @@ def open_checkpoint(
     inputs += initial_files(parameters.initial) if parameters.initial else []
     fingerprint = run_fingerprint(followed, inputs)
     check_equal(fingerprint, group)
-    return Checkpoint(fingerprint, partial(log, STAGE))
+    return Checkpoint(fingerprint)
 
 
 def train(

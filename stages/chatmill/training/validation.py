@@ -167,7 +167,6 @@ class KeptWeights:
         return weights
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that `load_state_dict` restores."""
         return {"step": self.step, "bits_per_byte": self.bits_per_byte, "weights": self._weights}
 
     def load_state_dict(self, state: dict[str, Any], *, is_main_process: bool) -> None:
