@@ -187,7 +187,7 @@ def pack(data: Path, out: Path, name: str) -> Pack:
         export_qwen3c(data / "model", out / "qwen3c")
         packed.parts.append("qwen3c")
     except ValueError as error:
-        packed.missing["qwen3c"] = _reason(error, data)
+        packed.missing["qwen3c"] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
     try:
         (out / PAGE).write_bytes(build_page(data / "model", name))
         packed.parts.append("page")
@@ -196,11 +196,6 @@ def pack(data: Path, out: Path, name: str) -> Pack:
     (out / CARD).write_text(model_card(data, name, packed.parts, packed.missing), encoding="utf-8")
     (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
     return packed
-
-
-def _reason(error: ValueError, data: Path) -> str:
-    """The text of an error, without the place of the model, which is the same for every pack."""
-    return str(error).removeprefix(f"{data / 'model'}: ")
 
 
 def is_pack(folder: Path) -> bool:
@@ -285,9 +280,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the folder, and print what is in it."""
-    from chatmill.app.commands.pack import is_pack, pack  # slow to import
-
     if options.out.exists():
         if not options.force:
             raise ValueError(f"{options.out}: already exists: name a new folder, or pass --force")
