@@ -80,11 +80,6 @@ class FileKind(NamedTuple):
         return self.container in (Container.TEXT, Container.MARKDOWN)
 
     @property
-    def has_header(self) -> bool:
-        """Whether its first row names the columns."""
-        return self.container in _WITH_HEADER
-
-    @property
     def is_json(self) -> bool:
         """Whether its rows are JSON."""
         return self.container.name.startswith("JSON")

@@ -86,16 +86,6 @@ class Scheduler:
         """Whether no job is running or waiting."""
         return not self._waiting and not self._running
 
-    @property
-    def num_running(self) -> int:
-        """The number of jobs in slots."""
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        """The number of jobs in the queue."""
-        return len(self._waiting)
-
     def submit(self, *jobs: Job) -> None:
         """Add all of these jobs, or none.
 
