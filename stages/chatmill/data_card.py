@@ -1,4 +1,4 @@
-"""What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data."""
+"""A data card: what conversations hold, how long they are, and what is odd in their texts."""
 
 import json
 import re
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
+
+# What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
 AROUND = 24  # characters of an example on each side
 

@@ -12,8 +12,8 @@ from chatmill.pipeline.processes import USER_ERRORS, error_line
 COMMANDS = {
     "chat": "chat with a model in the terminal",
     "completion": "print a script that completes commands, options and files in bash, zsh or fish",
-    "compare": "compare models or experiments on the same prompts",
-    "evaluate": "measure models on conversations, texts or minimal pairs",
+    "compare": "compare models or experiments on the same prompts or data",
+    "evaluate": "measure the bits per byte of models on conversations or texts",
     "export-tokenizer": "convert a tokenizer to every format that can express it",
     "gguf": "convert a model to GGUF, for llama.cpp and ollama",
     "pack": "pack a model for others: one folder for all runtimes, with a model card",
@@ -24,7 +24,7 @@ COMMANDS = {
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
     "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",
     "show": "show a text or a conversation token by token",
-    "verify": "check outputs, inputs, DVC's cache and remotes against dvc.lock and manifests",
+    "verify": "check outputs, inputs, DVC's cache and remotes against dvc.lock",
 }
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds of latency (roofline): the machine's memory bandwidth and FLOP/s, and how much of each a model needs.
+"""The latency of engines beside the machine's limits (roofline), and the peak memory of a chat.
 
 A token takes at least as long as reading the weights and the cache. A prompt takes at least as long as reading the
 weights, and at least as long as its matrix products in float32.
@@ -28,6 +28,8 @@ from chatmill.engines.onnx_engine import Session
 from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.pipeline.processes import SOURCE_ROOT, die_with_parent
 from chatmill.pipeline.progress import progress
+
+# Lower bounds of latency (roofline): the machine's memory bandwidth and FLOP/s, and how much of each a model needs.
 
 TRIALS = 5  # the median counts
 TRIAL_BYTES = 100_000_000  # read in a trial; a smaller buffer is read repeatedly

@@ -1,4 +1,4 @@
-"""What the engines are timed on: prompts of given lengths, turns after a history, and streamed answers."""
+"""What engines are timed on, and the speed of a tokenizer."""
 
 import random
 from collections import defaultdict
@@ -23,6 +23,8 @@ from chatmill.pipeline.progress import log, progress
 from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import open_binary
+
+# What the engines are timed on: prompts of given lengths, turns after a history, and streamed answers.
 
 TURN_TOKENS = 32
 STREAMED = 200  # tokens of an answer, at most

@@ -1,4 +1,4 @@
-"""Finds duplicates among the records of all sources, on disk, so that memory does not grow with the data.
+"""What `mix` does: finds duplicates among all sources, and reads and writes the files.
 
 Each record has keys: hashes of its text and of what it asks. Keys are divided into shards by their value; equal ones
 meet in one shard, which memory holds.

@@ -1,4 +1,4 @@
-"""Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text."""
+"""Repairs conversations so that speakers take turns, counts what became of their messages, and has the parameters."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -12,6 +12,8 @@ from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, ext
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
+
+# Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text.
 
 
 class Tally:

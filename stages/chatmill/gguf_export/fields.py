@@ -1,4 +1,4 @@
-"""What no GGUF file can express."""
+"""The fields of a GGUF file: the shape of the model, its tokenizer and its weights, and what none can express."""
 
 import math
 from collections.abc import Iterator
@@ -32,6 +32,8 @@ from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, unknown_id
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
+
+# What no GGUF file can express.
 
 Quantization = Literal["f16", "q8_0", "q4_0"]
 

@@ -1,4 +1,4 @@
-"""The types of weights in a GGUF file; a module that imports little, as all stages check the parameters of each."""
+"""Writes a model as GGUF files, one for each type of its weights, and the Modelfile with which ollama runs it."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -33,6 +33,8 @@ from chatmill.tokenizer.exporting.exports import METASPACE_REASON
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 # The Modelfile of ollama: the weights, the chat template in Go's syntax, and where answers end.
+
+# The types of weights in a GGUF file; a module that imports little, as all stages check the parameters of each.
 
 SYSTEM, CONTENT = "SYSTEM", "CONTENT"  # stand for the texts of messages
 NOTE = "# Go's templates cannot escape text: a control token's name in a message is taken for the token.\n"

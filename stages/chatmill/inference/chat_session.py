@@ -1,4 +1,4 @@
-"""Build the prompts of one model, and hold what its answers need: allowed ids, stop ids and the tool."""
+"""A chat with a model: its prompts, its answers, and the cache across turns."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
@@ -24,6 +24,8 @@ from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, Tool, generate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+
+# Build the prompts of one model, and hold what its answers need: allowed ids, stop ids and the tool.
 
 TOOL_TOKENS = (CALL_START, CALL_END, OUTPUT_START, OUTPUT_END)
 

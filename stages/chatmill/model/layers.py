@@ -1,4 +1,4 @@
-"""Attention: which tokens attend to which, and how it is computed.
+"""The layers of the model: attention, feed-forward, and the cache of keys and values.
 
 Shapes: B batch, T time (tokens), S time with the cached past, H heads, K key-value heads, D head size, N segments.
 """
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig
+
+# Attention: which tokens attend to which, and how it is computed.
 
 _BLOCK = 256  # queries; with half or twice as many a step takes a tenth longer
 _HIDDEN = -1e30  # the score of masked positions

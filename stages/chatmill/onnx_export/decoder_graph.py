@@ -1,4 +1,4 @@
-"""Quantized matrices, in the layout of ONNX Runtime's operators.
+"""A decoder as an ONNX graph, built node by node, and quantized matrices in the layout of its operators.
 
 Shapes: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, rounded up.
 """
@@ -11,6 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+# Quantized matrices, in the layout of ONNX Runtime's operators.
 
 BitWidth = Literal[8, 4]
 

@@ -1,4 +1,4 @@
-"""Errors that a user or the machine's limits can cause: each is reported as one line, without a traceback."""
+"""Errors of users in one line, the end of a stage's processes, and the path on which they find their code."""
 
 import ctypes
 import os
@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+# Errors that a user or the machine's limits can cause: each is reported as one line, without a traceback.
 
 USER_ERRORS = (OSError, ValueError, MemoryError)
 

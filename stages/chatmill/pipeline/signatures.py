@@ -1,4 +1,4 @@
-"""What a parameter accepts, in words: `an integer above 0`."""
+"""The parameters of a stage: what they accept in words, and the files on its command line."""
 
 import argparse
 import inspect
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, create_model
+
+# What a parameter accepts, in words: `an integer above 0`.
 
 _NOUNS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a string"}
 _NOUNS |= {"null": "null", "object": "keys and values"}

@@ -1,4 +1,4 @@
-"""Reads values from nested metrics, and formats them for the page."""
+"""Builds the HTML of the report, and formats numbers for it."""
 
 import html
 import json
@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+# Reads values from nested metrics, and formats them for the page.
 
 Metrics = dict[str, Any]
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")

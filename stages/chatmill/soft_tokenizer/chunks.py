@@ -1,4 +1,4 @@
-"""Sliding-window attention: each token sees the last few tokens, and the cost grows with their number only.
+"""A decoder whose inner layers work on chunks of tokens, with its attention and caches.
 
 Shapes: B batch, T time (tokens), S time with the cached past, W tokens of a window, n = T / W, C channels, K key-value
 heads, D head size.
@@ -26,6 +26,8 @@ from chatmill.soft_tokenizer.routing import (
     ratio_loss,
     surprise_loss,
 )
+
+# Sliding-window attention: each token sees the last few tokens, and the cost grows with their number only.
 
 
 class _BlockBefore:
@@ -332,9 +334,6 @@ def gather_rows(x: Tensor, indices: Tensor) -> Tensor:
     """(B, N, C), (B, M) -> (B, M, C): the rows at these indices."""
     first = torch.arange(len(x), device=x.device)[:, None] * x.shape[1]
     return F.embedding(indices + first, x.flatten(0, 1))
-
-
-# The chunks in which a chunking model processes text, and their statistics.
 
 
 # The chunks in which a chunking model processes text, and their statistics.

@@ -1,4 +1,4 @@
-"""Noise in conversations and documents: typos, unusual case, and invented words.
+"""Evaluates a trained model whose embedding table is replaced by rows made from bytes, also on noisy text.
 
 The noise is deterministic: it depends on each one's own text alone.
 """
@@ -30,6 +30,8 @@ from chatmill.training.optimizer import MuonAdamW
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.plan import rows_at_once
 from chatmill.training.trainer import Trainer
+
+# Noise in conversations and documents: typos, unusual case, and invented words.
 
 Noise = Literal["typos", "case", "rare_words"]
 NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)

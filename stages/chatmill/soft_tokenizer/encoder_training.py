@@ -1,4 +1,4 @@
-"""The training data of the soft tokenizer: the bytes of each text token, and its row in a trained model.
+"""Trains the network from bytes to embeddings on the rows of a trained model, and measures it.
 
 Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row.
 """
@@ -20,6 +20,8 @@ from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.byte_embedding import PAD_SYMBOL, ByteEncoder, ByteEncoderShape, spell_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import Muon, learning_rate_factor
+
+# The training data of the soft tokenizer: the bytes of each text token, and its row in a trained model.
 
 _PRIOR = 3000  # added to the count of each token; with 10, held-out rows were predicted worse
 

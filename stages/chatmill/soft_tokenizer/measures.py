@@ -1,4 +1,4 @@
-"""The parameters of a soft tokenizer: the section train_soft_tokenizer of params.yaml."""
+"""The parameters of the stage train_soft_tokenizer, and what it measures."""
 
 import json
 import tempfile
@@ -34,6 +34,8 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+# The parameters of a soft tokenizer: the section train_soft_tokenizer of params.yaml.
 
 
 class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):

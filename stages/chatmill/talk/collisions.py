@@ -1,4 +1,4 @@
-"""Finds phrasings that give the same text where they must not; they would make the sense rate lie.
+"""Finds phrasings that give the same text where they must not, as the sense rate would then be wrong.
 
 All phrasings are read at once, letter by letter, as one automaton whose states are places in their texts. Only
 beginnings that conflicting phrasings share are followed, so that all other expansions are never listed.

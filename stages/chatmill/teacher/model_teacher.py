@@ -1,4 +1,4 @@
-"""What a teacher with a tokenizer of its own says of the tokens of a student.
+"""A teacher that is a model, also with a tokenizer other than the student's.
 
 Both write the same bytes. A place is where a token of the student begins, in the teacher's token there:
 
@@ -36,6 +36,8 @@ from chatmill.teacher.predictions import Predictions
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+
+# What a teacher with a tokenizer of its own says of the tokens of a student.
 
 Integers = NDArray[np.integer[Any]]
 

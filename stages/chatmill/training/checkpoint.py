@@ -1,4 +1,6 @@
-"""A file with the state of a run: its name tells the order of states, and whether the content is whole.
+"""Checkpoints from which a killed run resumes, and the files of their states.
+
+The name of a state tells the order of states, and whether the content is whole:
 
     <number>-<sha256 of the file>.safetensors
 
@@ -30,6 +32,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log
 from chatmill.processor import machine_properties
+
+# A file with the state of a run: its name tells the order of states, and whether the content is whole.
 
 _NAME = re.compile(r"(\d+)-([0-9a-f]{64})\.safetensors")
 _OUTLINE = "state"  # of the metadata

@@ -1,7 +1,8 @@
-"""The number formats of training. To add one, add a line here and its name to `Precision`.
+"""How this machine computes training: the number format, and whether steps are compiled.
 
-If `auto` may choose it, extend `choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger
-than those of float32 needs loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
+To add a number format, add a line below and its name to `Precision`. If `auto` may choose it, extend
+`choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger than those of float32 needs
+loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
 """
 
 import hashlib
@@ -22,6 +23,8 @@ from chatmill.pipeline.progress import log
 from chatmill.processor import machine_properties, own_processor
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.train_parameters import Precision, TrainParameters
+
+# The number formats of training.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""Where the training of a new model starts: its embedding and head already predict a token from the one before it.
+"""The model from which training starts: a new one, one of an earlier run, or a published one.
 
-The layers of a new model change nothing, so the logits after a token are products of its normalised row with the head's
-rows. These are fitted to how often each token follows each other one in the training set, which takes seconds.
+A new model already predicts a token from the one before it: its layers change nothing at first, so the logits after a
+token are products of its normalised row with the head's rows. These are fitted to how often each token follows each
+other one in the training set, which takes seconds.
 
 Shapes: N conversations, P different bigrams, X contexts of a step, V vocabulary.
 """
@@ -47,6 +48,8 @@ from chatmill.training.packing import PackedDataset, TrainingData
 from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import Trainer, make_trainer
+
+# Where the training of a new model starts: its embedding and head already predict a token from the one before it.
 
 STEPS, RATE = 100, 0.02
 _MAX_TOKENS = 1 << 25  # that are counted, of conversations drawn at random

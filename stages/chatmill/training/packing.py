@@ -1,4 +1,4 @@
-"""Bin packing of items into rows of equal length."""
+"""The data of a run: conversations, by themselves or in chains, packed into rows of equal length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +16,8 @@ from chatmill.training.chains import Heads, Row, best_fit, draw_epoch, find_head
 from chatmill.training.train_parameters import TrainParameters, Weight
 
 # Complete conversations, by themselves or in chains, packed into rows of equal length.
+
+# Bin packing of items into rows of equal length.
 
 _BLOCK = 1 << 24  # tokens that are looked through at once
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding

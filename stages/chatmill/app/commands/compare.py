@@ -1,4 +1,4 @@
-"""Models side by side: the answer of each to a prompt, and how likely it is under the others.
+"""Compares models: their answers to the same prompts side by side, or by a verdict on the same data.
 
 The measure is bits per byte of the answer's text: its nats under a model, after the same prompt, in that model's own
 template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. The number of bytes is thus the same under

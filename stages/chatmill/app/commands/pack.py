@@ -1,4 +1,4 @@
-"""The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it."""
+"""Packs a model for others: one folder for all runtimes, with a model card and checksums."""
 
 import argparse
 import hashlib
@@ -15,6 +15,8 @@ from chatmill.app.commands.qwen3c import export_qwen3c
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.tokenizer.formats.tokenizer_loading import load
+
+# The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it.
 
 LICENSES = "raw/licenses.yaml"  # of the sources, by their names
 NOT_STATED = "not stated"

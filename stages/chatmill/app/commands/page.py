@@ -1,6 +1,6 @@
-"""Modules of JavaScript as one script, which loads them by their names.
+"""Writes a page that is one file: a model, the server's chat page, and the program that runs the model in a browser.
 
-Each module becomes a function, its imports calls of `$load`, and its exports what it returns:
+Each module of JavaScript becomes a function, its imports calls of `$load`, and its exports what it returns:
 
     import { a } from "./x.js";      const { a } = await $load("shared/x.js");
     export function b() {}           function b() {}  …  return { b };
@@ -21,6 +21,8 @@ from pathlib import Path
 from chatmill.app.named_models import MODEL_FOLDERS, fetch_model
 from chatmill.app.page.content import read_content
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+
+# Modules of JavaScript as one script, which loads them by their names.
 
 _IMPORT = re.compile(r'^import (?:\{([^}]*)\}|(\w+)) from "([^"]+)";$|^import "([^"]+)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function\*? ?|class |const )(\w+)", re.MULTILINE)

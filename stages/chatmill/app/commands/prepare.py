@@ -1,4 +1,4 @@
-"""Shows in words what was found in a sample, what its section gives, and what is to check."""
+"""Looks at a dataset that nobody has described, and proposes its section for params.yaml."""
 
 import argparse
 import shutil
@@ -14,6 +14,8 @@ from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Container, Sample, in_words, take_sample
 from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
+
+# Shows in words what was found in a sample, what its section gives, and what is to check.
 
 _MAX_COLUMNS = 16
 _MAX_REASONS = 3  # of which the first case is shown

@@ -1,4 +1,4 @@
-"""The rotary frequencies of a model, expressed in those of an engine whose rotary base is fixed.
+"""Converts a model to the Q8_0 files of qwen3.c, an engine that is one file of C.
 
 Shapes: H heads, D channels of a head, W channels of a wider head, C channels of the model.
 
@@ -32,6 +32,8 @@ from chatmill.gguf_export.gguf_files import Source, read_source
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary
+
+# The rotary frequencies of a model, expressed in those of an engine whose rotary base is fixed.
 
 
 def wider_config(config: ModelConfig, base: float) -> ModelConfig | None:

@@ -1,4 +1,4 @@
-"""Guesses the format of rows, from some of them: a section for params.yaml, and what a person should check."""
+"""What a guess is, whose the names of speakers are, and guesses of rows that are texts."""
 
 import re
 from collections import Counter, defaultdict
@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
+
+# Guesses the format of rows, from some of them: a section for params.yaml, and what a person should check.
 
 MIN_SHARE = 0.8  # of the rows, in which a column has the expected shape
 MAX_DEPTH = 4  # of keys inside each other

@@ -1,4 +1,4 @@
-"""Guesses of rows that hold a list of messages with a role and a content."""
+"""Guesses of rows that hold lists: of messages, of texts in turn, or of questions and of their answers."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,8 @@ from chatmill.app.look.guess import (
 )
 from chatmill.app.look.pairs import ANSWERS, QUESTIONS, text_columns
 from chatmill.datasets.formats.mapping import TRAIN_FIELDS
+
+# Guesses of rows that hold a list of messages with a role and a content.
 
 LIST_NAMES = (
     "messages", "conversations", "conversation", "dialogue", "dialog", "dialogs", "chat", "turns", "utterances",

@@ -1,4 +1,4 @@
-"""Reads a sample as `prepare` would with a section, and says what would be kept."""
+"""Proposes a section of params.yaml: tries guesses on the sample as `prepare` would read it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Guesses of rows that hold trees of messages, or that are messages of trees."""
+"""Guesses which format reads the rows of a table, by which columns."""
 
 import re
 from collections import defaultdict
@@ -48,6 +48,8 @@ from chatmill.app.look.pairs import (
 from chatmill.datasets.formats.mapping import value_at
 from chatmill.datasets.formats.registry import COLUMNS
 from chatmill.datasets.formats.trees import id_of, messages_of
+
+# Guesses of rows that hold trees of messages, or that are messages of trees.
 
 _PARENTS = ("parent", "reply", "replied", "previous", "prev")
 _DELETED = ("deleted", "is_deleted", "removed", "is_removed")

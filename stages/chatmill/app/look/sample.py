@@ -1,4 +1,4 @@
-"""Tells what a file is, by its name and its first bytes."""
+"""Takes a sample of a dataset: what its files are, and some of their entries."""
 
 import re
 import zlib
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from chatmill.datasets.formats.containers import files_of, object_rows, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_entries, open_decompressed, separator_of
+
+# Tells what a file is, by its name and its first bytes.
 
 
 class Container(Enum):

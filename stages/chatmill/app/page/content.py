@@ -1,4 +1,4 @@
-r"""Split patterns as regular expressions of JavaScript, for the flags `gu`.
+r"""What a page holds of a model, and its split pattern as a regular expression of JavaScript.
 
 JavaScript's `\s` has U+FEFF and lacks U+0085, its `.` excludes four characters, it has no possessive quantifiers, and
 not every browser has `(?i:…)`. What is not translated is refused.
@@ -28,6 +28,8 @@ from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, flat, library_of
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+
+# Split patterns as regular expressions of JavaScript, for the flags `gu`.
 
 _TOKEN = re.compile(
     r"(?P<property>\\[pP](?:\{\^?\w+\}|[A-Z]))|(?P<code>\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\x\{[0-9a-fA-F]+\})"

@@ -1,4 +1,4 @@
-"""The endpoints for tokens: ids of texts, texts of ids, and log probabilities."""
+"""The endpoints of the API: chat completions, completions, models, and tokens with their probabilities."""
 
 import secrets
 from time import time
@@ -26,6 +26,8 @@ from chatmill.app.server.security import (
     to_api_error,
 )
 from chatmill.inference.sampler import TokenLogprob
+
+# The endpoints for tokens: ids of texts, texts of ids, and log probabilities.
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
 

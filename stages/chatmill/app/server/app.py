@@ -1,4 +1,4 @@
-"""The pages and their scripts and styles: files of the package, read once."""
+"""The server: its routes, its start and its shutdown."""
 
 import asyncio
 import logging
@@ -35,6 +35,8 @@ from chatmill.app.server.security import (
     handle_exception,
     handle_http_exception,
 )
+
+# The pages and their scripts and styles: files of the package, read once.
 
 SCRIPT = "text/javascript"
 MEDIA_TYPES = {

@@ -1,4 +1,4 @@
-"""A queue from a thread to the event loop."""
+"""The jobs that the scheduler runs, and the queue by which their results reach the event loop."""
 
 import asyncio
 from collections import deque
@@ -18,6 +18,8 @@ from chatmill.inference.sampler import (
     TokenLogprob,
     token_logprob,
 )
+
+# A queue from a thread to the event loop.
 
 Result = TypeVar("Result")
 

@@ -1,4 +1,4 @@
-"""The saved chat with which the chat page opens, at the address that `chatmill serve --load FILE` prints."""
+"""The models of a server, and the saved chat with which its page may open."""
 
 import asyncio
 import hashlib
@@ -20,6 +20,8 @@ from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
+
+# The saved chat with which the chat page opens, at the address that `chatmill serve --load FILE` prints.
 
 
 class LoadedChat(NamedTuple):

@@ -1,4 +1,4 @@
-"""The runs of the repository in which the server was started: their listing, training curves and reports."""
+"""The runs page: the listing of runs, their curves and reports, and verdicts on them."""
 
 import asyncio
 import csv
@@ -27,6 +27,8 @@ from chatmill.app.verdict.verdict import LIMIT, Run
 from chatmill.app.verdict.views import compare_sides
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.sections import downsample
+
+# The runs of the repository in which the server was started: their listing, training curves and reports.
 
 MAX_RUNS = 500  # in the listing
 MAX_FILE_BYTES = 16 << 20  # of a report or a curve

@@ -1,4 +1,4 @@
-"""Errors in the format of OpenAI's API."""
+"""Errors, responses that end when the client goes away, and who may ask this server."""
 
 import asyncio
 import base64
@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Errors in the format of OpenAI's API.
 
 ERROR_TYPES = {
     401: "authentication_error",

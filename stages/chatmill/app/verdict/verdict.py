@@ -1,4 +1,4 @@
-"""What a verdict needs of each run: the nats of each conversation, and right answers to exercises.
+"""Judges which of two sides is better: what each run is measured by, whether sides differ, and in which words.
 
 Shapes: D documents, I items.
 """
@@ -25,6 +25,8 @@ from chatmill.evaluation.intervals import NORMAL_QUANTILE, Estimate, Interval, b
 from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import LoadedModel
+
+# What a verdict needs of each run: the nats of each conversation, and right answers to exercises.
 
 MAX_QUESTIONS = 10  # of each skill and phrasing
 MAX_ANSWER = 128  # tokens

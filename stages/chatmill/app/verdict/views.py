@@ -1,4 +1,4 @@
-"""The conversations on which two sides differ most, word by word.
+"""Shows a verdict, and the conversations on which two sides differ most, word by word.
 
 A token's nats are divided evenly among its bytes, and a word has those of its bytes; so tokenizers need not agree.
 
@@ -35,6 +35,8 @@ from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import Estimate
 from chatmill.report import markup
 from chatmill.report.markup import Html, bits_range, in_bits, number, percent, percent_range, tag
+
+# The conversations on which two sides differ most, word by word.
 
 NUM_DOCUMENTS = 20
 MIN_BITS = 1.0  # of a document or word that is told

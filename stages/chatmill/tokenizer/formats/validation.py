@@ -1,4 +1,4 @@
-"""A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
+"""Checks that a vocabulary can encode every text, by a slow and readable encoder that others must agree with.
 
 Text is split into the matches of the vocabulary's pattern, and one algorithm turns each piece into ids. Without a
 pattern the text is split only at U+2581: tokens write a space as U+2581, so in text it is a piece of its own that no
@@ -24,6 +24,8 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     Vocabulary,
 )
+
+# A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
 
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less

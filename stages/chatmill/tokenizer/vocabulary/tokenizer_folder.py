@@ -1,4 +1,4 @@
-r"""The files with which transformers and similar libraries load a tokenizer and render conversations.
+r"""The tokenizer's folder: its files, its control tokens, and the chat template in Jinja.
 
 The Jinja template renders the same text as chatmill.conversation, including `<|bos|>`, from messages as
 chatmill.datasets.formats.chats reads them. A calculator call is rendered as its expression, other calls as JSON,
@@ -47,6 +47,8 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Vocabulary,
     unused_names,
 )
+
+# The files with which transformers and similar libraries load a tokenizer and render conversations.
 
 CHAT_TEMPLATES = "additional_chat_templates"  # the folder in which transformers looks for named templates
 SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenizer has
