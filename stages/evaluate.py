@@ -28,7 +28,6 @@ def main(
     test: Path,
     train: Path,
     prompts: Path,
-    persona: Path,
     tokens: Path,
     model: Path,
     onnx: Path,
@@ -42,7 +41,7 @@ def main(
     for file in parameters.compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
     limits = parameters.conversations, parameters.skill_prompts, MAX_TALK_ANSWERS, parameters.talk_prompts
-    sample = sample_test_set(test, *limits, persona.name)
+    sample = sample_test_set(test, *limits)
     loaded = sections.load_chat(model, onnx, parameters.threads)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
 
@@ -56,7 +55,7 @@ def main(
         model, onnx, corpus, template, sample.questions, parameters, trained_only=trained_only
     )
 
-    # Answers to skills, to talk of the test set, and, where it has questions to the persona, to the free prompts.
+    # Answers to skills, to talk of the test set, and, where it has questions to a persona, to the free prompts.
     session = ChatSession(*loaded)
     answers = answer_all(session, sample, prompts, loaded.tools, parameters.max_tokens)
     shown = answers.shown
@@ -69,7 +68,7 @@ def main(
         **skills_sections(sample.questions, answers.skills),
         "stops_rate": share(answers.stopped),
         "verbatim": measure_copying(answers.replies, [one.true for one in answers.talk], train),
-        **sections.sense_sections(session, persona, sample.talk_questions, train, parameters.max_tokens),
+        **sections.sense_sections(session, sample.talk_questions, train, parameters.max_tokens),
         "engines": engines,
         "tokenizer": sections.compression_section(test_set, corpora, template, parameters.compare_tokenizers),
         **sections.chunks_section(loaded.engine, corpus, shown),

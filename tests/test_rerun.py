@@ -15,7 +15,7 @@ from chatmill.training.validation import HEADER
 from support.paths import ROOT
 from support.project import TINY
 
-PREPARE = [f"prepare@{source}" for source in ("talk", "persona", "skills", "smalltalk", "letters", "visits")]
+PREPARE = [f"prepare@{source}" for source in ("mill", "skills", "letters", "visits")]
 REPORT = ["report"]
 AFTER_EXPORT = ["export_onnx", "evaluate", "benchmark", *REPORT]
 AFTER_MODEL = ["train_soft_tokenizer", "export_gguf", *AFTER_EXPORT]
@@ -111,7 +111,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
-    ("data/raw/talk.yaml", ["prepare@persona", "evaluate"]),
+    ("data/raw/mill.yaml", ["prepare@mill"]),
     ("data/raw/external/initial/.gitkeep", ["train_model"]),
     ("data/raw/external/pretrained/.gitkeep", ["train_tokenizer"]),
     ("data/raw/external/teacher/.gitkeep", ["score_teacher"]),

@@ -52,9 +52,9 @@ def test_questions_are_exercises_and_found_beyond_the_sample(tmp_path):
     assert found == select_questions(read_test_set(file), 2)
 
 
-def message(number, persona="talk.yaml", **skill):
+def message(number, **skill):
     conversation = [Message.from_text("user", f"Message {number}."), Message.from_text("assistant", "2")]
-    return Record("talk", f"talk/{number}", render(conversation), {"name": "talk", "persona": persona} | skill)
+    return Record("talk", f"talk/{number}", render(conversation), {"name": "talk"} | skill)
 
 
 def test_questions_to_a_persona_are_chosen_by_kind_and_beyond_the_sample(tmp_path):
@@ -65,13 +65,12 @@ def test_questions_to_a_persona_are_chosen_by_kind_and_beyond_the_sample(tmp_pat
         "recall": {"name": "recall"},
     }
     records = [message(f"{key}, {kind}", **skill) for kind, skill in kinds.items() for key in range(5)]
-    records += [message("to another", "bakery.yaml", **kinds["first"]), exercise("add", 1), talk("talk", 1)]
+    records += [exercise("add", 1), talk("talk", 1)]
     file = write_all(tmp_path / "test.jsonl", records)
-    found = sample_test_set(file, 1, 1, 1, 3, "talk.yaml").talk_questions
+    found = sample_test_set(file, 1, 1, 1, 3).talk_questions
     assert {kind: [one.rank for one in asked] for kind, asked in found.items()} == {kind: [0, 1, 2] for kind in kinds}
     for kind, asked in found.items():
         assert all(len(one.conversation) == 1 and kind in one.conversation[0].text for one in asked)
-    assert len(sample_test_set(file, 1, 1, 1, 9, "bakery.yaml").talk_questions["first"]) == 1
 
 
 def test_documents_are_scored_and_not_asked_nor_are_answers_true_that_are_not_trained(tmp_path):

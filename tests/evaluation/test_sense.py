@@ -2,25 +2,15 @@ import pytest
 
 from chatmill.conversation import Message, Record, render
 from chatmill.datasets.formats.talk import generate
-from chatmill.evaluation.answering import Judge, Parrot, measure_sense
+from chatmill.evaluation.answering import Parrot, makes_sense, measure_sense
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.intervals import share
 from chatmill.talk.persona import read_persona
 from support.talk import write_persona
 
-TELL = {"name": "talk", "phrasing": "held_back", "noisy": False}
-ILL = TELL | {"intent": "pet_is_ill", "turn": 1, "slots": {"pet": "dog"}}
-MEANT = TELL | {"intent": "pet_is_ill/2", "turn": 2, "slots": {"pet": "dog", "pet.2": "cat"}}
-WHY = TELL | {"intent": "joke/why", "turn": 2, "slots": {"joke": "What is brown and sticky?"}}
-NAME = {
-    "name": "recall",
-    "phrasing": "known",
-    "fact": "name",
-    "contains": ["Ana"],
-    "distance": 3,
-    "slots": {"name": "Ana"},
-}
-NO_PET = NAME | {"fact": "no_pet", "contains": [], "slots": {"pet": "dog"}}
+ILL = {"name": "talk", "accepted": ["iamsorrywhatiswrongwithyourdog", "ohno(?:dog|rex)"]}
+NAME = {"name": "recall", "contains": ["Ana"], "accepted": ["yournameisana"]}
+NO_PET = NAME | {"contains": [], "accepted": ["noyouhavenodog"]}
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +42,11 @@ def train(items):
     [
         (ILL, "i am sorry, what is wrong with your dog", True),
         (ILL, "I am sorry. What is wrong with your cat?", False),
-        (ILL, "I am sorry. What is wrong with Rex?", False),
-        (ILL | {"slots": {"pet": "dog", "pet_name": "Rex"}}, "I am sorry. What is wrong with Rex?", True),
-        (ILL, "Nice to meet you, Ana!", False),
-        (MEANT, "Oh, your cat! What is wrong with it?", True),
-        (MEANT, "Oh, your dog! What is wrong with it?", False),
-        (WHY, "A stick.", True),
-        (WHY, "To get to the other side.", False),
+        (ILL, "Oh no, Rex!", True),
+        (ILL, "Oh no, Rex! What now?", False),
         (NAME, "Your name is Ana.", True),
         (NAME, "It's Ana!", True),
         (NAME, "Your name is Ben.", False),
-        (NAME, "Ana or Ben.", False),
         (NAME, "Anastasia.", False),
         (NAME, "You have not told me your name.", False),
         (NO_PET, "No, you have no dog.", True),
@@ -70,31 +54,25 @@ def train(items):
         (NO_PET, "", False),
     ],
 )
-def test_a_reply_makes_sense_or_not(persona, skill, reply, right):
-    assert Judge(persona).makes_sense(skill, reply) == right
+def test_a_reply_makes_sense_or_not(skill, reply, right):
+    assert makes_sense(skill, reply) == right
 
 
-def asked(held_out, limit, persona="talk.yaml"):
-    return sample_test_set(held_out, None, 0, 0, limit, persona).talk_questions
+def asked(held_out, limit):
+    return sample_test_set(held_out, None, 0, 0, limit).talk_questions
 
 
-def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(persona, held_out, train):
+def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(held_out, train):
     conversations = sample_test_set(held_out, None, 0, 0).test.conversations
     answers = {render(conversation[:-1]): conversation[-1].text for conversation in conversations}
     questions = asked(held_out, 10)
-    right = measure_sense(persona, questions, train, lambda asked: answers[render(asked)])
+    right = measure_sense(questions, train, lambda asked: answers[render(asked)])
     parrot = right["sense"].pop("parrot")
     assert right == {"sense": dict.fromkeys(("first", "later", "noisy"), share([1] * 10)), "recall": share([1] * 10)}
-    silent = measure_sense(persona, questions, train, lambda asked: "")
+    silent = measure_sense(questions, train, lambda asked: "")
     assert silent["sense"].pop("parrot") == parrot and parrot.keys() == silent["sense"].keys()
     assert {*silent["sense"].values(), silent["recall"]} == {share([0] * 10)}
     assert parrot["later"].value < 0.5
-
-
-def test_the_test_set_of_another_persona_is_an_error(persona):
-    for skill in (ILL | {"intent": "pet_is_lost"}, NAME | {"fact": "age"}, ILL | {"slots": {"pet": "cow"}}):
-        with pytest.raises(ValueError, match=r"talk\.yaml: .*(pet_is_lost|age|cow).*: (run|the data)"):
-            Judge(persona).makes_sense(skill, "")
 
 
 def test_the_parrot_repeats_the_answer_to_the_nearest_message():
@@ -105,9 +83,9 @@ def test_the_parrot_repeats_the_answer_to_the_nearest_message():
     assert Parrot([]).reply([Message.from_text("user", "hi")]) == ""
 
 
-def test_the_parrot_learns_from_training_conversations_of_personas_alone(persona, held_out):
+def test_the_parrot_learns_from_training_conversations_of_personas_alone(held_out):
     record = Record(
         "letters", "letters/1", render([Message.from_text("user", "hi"), Message.from_text("assistant", "x")])
     )
-    measured = measure_sense(persona, asked(held_out, 3), [record], lambda asked: "")
+    measured = measure_sense(asked(held_out, 3), [record], lambda asked: "")
     assert measured["sense"]["parrot"]["first"] == share([0, 0, 0])

@@ -70,7 +70,7 @@ def run_stages(folder, sources):
     run_training(write_teacher(folder, ngram_order=4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")
-    inputs = [chat[2], chat[0], folder / "free.txt", folder / "talk.yaml", folder / "tokens", folder / "model"]
+    inputs = [chat[2], chat[0], folder / "free.txt", folder / "tokens", folder / "model"]
     outputs = folder / "samples.jsonl", folder / "evaluate.json"
     evaluate.main(*inputs, folder / "onnx", ANY_FOLDER, *outputs, parameters=EVALUATE)
     return folder
@@ -118,7 +118,7 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     assert counts["all"] == counts["assistant"] + counts["by_source"]["book"]
     test = tmp_path / "test.jsonl"
     test.write_text("".join(one.to_json() for one in read_records(beside / "test.jsonl") if not is_document(one.text)))
-    names = ("train.jsonl", "free.txt", "talk.yaml", "tokens", "model", "onnx")
+    names = ("train.jsonl", "free.txt", "tokens", "model", "onnx")
     inputs = test, *(beside / name for name in names), ANY_FOLDER
     evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", parameters=EVALUATE)
     chats = metrics(tmp_path)

@@ -62,7 +62,6 @@ def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings
         out / "test.jsonl",
         folders / "train.jsonl",
         folders / "free.txt",
-        out / "talk.yaml",
         tokens or folders / "tokens",
         model or folders / "model",
         folders / "onnx",
@@ -95,7 +94,6 @@ def persona_records(tmp_path_factory):
 
 
 def test_sense_and_recall_are_measured_beside_the_parrot(folders, tmp_path, persona_records):
-    write_persona(tmp_path)
     found = evaluated(folders, tmp_path, persona_records)
     kinds = {"first": 0.0, "later": 0.0, "noisy": 0.0}
     assert found["sense"] == kinds | {"parrot": kinds} and found["recall"] == 0.0
@@ -140,7 +138,6 @@ def samples_of(folder):
 
 
 def test_where_the_persona_is_asked_the_free_prompts_are_answered(folders, tmp_path, persona_records):
-    write_persona(tmp_path)
     evaluated(folders, tmp_path, persona_records[:8])
     assert [sample["prompt"] for sample in samples_of(tmp_path)] == ["Hello?", "What is 1+1?"]
     assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples_of(tmp_path))

@@ -12,7 +12,7 @@ from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT, SOURCE
 
 TINY = {  # parameter values with which the complete pipeline takes seconds
-    "prepare.persona.limit": 400,
+    "prepare.mill.limit": 400,
     "prepare.skills.limit": 400,
     "mix.test_share": 0.1,
     "train_tokenizer.vocab_size": 576,

@@ -1,10 +1,12 @@
+import re
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.talk.grammar import Matcher, Speaker, fold, may_be_empty, needed_slots, parse
+from chatmill.talk.folding import letters
+from chatmill.talk.grammar import Context, Speaker, needed_slots, num_texts, parse, pattern, slots_of, texts
 
 WORDS = {
     "pet": [{"word": "dog", "many": "dogs"}, {"word": "guinea pig", "many": "guinea pigs"}],
@@ -15,11 +17,12 @@ DOG, PIG = WORDS["pet"]
 
 def expansions(text, said=None, drawable=None, times=200):
     node, random = parse(text, WORDS), Random(0)
-    return {node.expand(Speaker(WORDS, random, dict(said or {}), drawable)) for _ in range(times)}
+    return {Speaker(WORDS, random, dict(said or {}), drawable).say(node) for _ in range(times)}
 
 
-def accepts(text, reply, said=None, drawable=frozenset()):
-    return Matcher(WORDS, said or {}, drawable).matches(parse(text, WORDS), reply)
+def accepts(text, reply, said=None, drawable=frozenset(), echo="(?!)"):
+    context = Context(WORDS, said or {}, drawable, echo)
+    return bool(re.fullmatch(pattern(parse(text, WORDS), context), letters(reply)))
 
 
 @pytest.mark.parametrize(
@@ -79,18 +82,27 @@ TEXTS = st.recursive(
 @given(TEXTS, st.integers(0, 2**32), st.booleans())
 def test_what_a_grammar_gives_matches_it(text, seed, is_said):
     node, said = parse(text, WORDS), {"pet": PIG} if is_said else {}
-    speaker = Speaker(WORDS, Random(seed), dict(said))
-    expansion = node.expand(speaker)
-    assert Matcher(WORDS, said, None).matches(node, expansion)
-    drawn = frozenset(speaker.said)  # not bound: what was said before decides what {name|…} gives
-    assert Matcher(WORDS, said, drawn).matches(node, f" {expansion.upper()} ?!")
-    assert not Matcher(WORDS, said, drawn).matches(node, f"{expansion} zebra")
-    if "{name|" not in text:
-        assert Matcher(WORDS, speaker.said).matches(node, f" {expansion.upper()} ?!")
-        assert not Matcher(WORDS, speaker.said).matches(node, f"{expansion} zebra")
-    if not fold(expansion).strip():
-        assert may_be_empty(node)
-    assert needed_slots(node) <= speaker.said.keys() <= node.slots | said.keys()
+    speaker = Speaker(WORDS, Random(seed), dict(said), slots_of([node]))
+    expansion = speaker.say(node)
+    assert accepts(text, f" {expansion.upper()} ?!", said, slots_of([node])) or "{name|" in text
+    assert accepts(text, expansion, speaker.said) or "{name|" in text
+    assert not accepts(text, f"{expansion} zebra", said, slots_of([node]))
+    assert needed_slots(node) <= speaker.said.keys() <= slots_of([node]) | said.keys()
+    assert len(list(texts(node, WORDS))) == num_texts(node, WORDS)
+    if not speaker.said:
+        assert expansion in texts(node, WORDS)
+
+
+def test_what_the_user_said_may_stand_for_what_was_not_said():
+    assert accepts("{pet|That}? Tell me more.", "A heron? Tell me more!", echo="heron|aheron")
+    assert not accepts("{pet|That}? Tell me more.", "A goose? Tell me more!", echo="heron|aheron")
+
+
+def test_a_word_of_a_slot_may_stand_for_many():
+    words = {"name": [parse("(K|M)(a|o)(l|n)", {})]}
+    two = {speaker.say(parse("{name} {name.2}", words)) for speaker in (Speaker(words, Random(n)) for n in range(99))}
+    assert len(two) > 20 and all(first != second for first, second in map(str.split, two))
+    assert pattern(parse("{name}", words), Context(words, {}, frozenset({"name"}), "")) == "(?:(?:k|m)(?:a|o)(?:l|n))"
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,7 @@ from chatmill.evaluation.held_out_set import Question, TestSample
 from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
 from chatmill.inference.chat_session import ChatSession
 from chatmill.pipeline.progress import progress
-from chatmill.talk.grammar import Word, fold
-from chatmill.talk.persona import Persona
+from chatmill.talk.folding import fold, letters
 
 MAX_SENTENCES = 8
 MAX_WRONG = 3
@@ -177,22 +176,16 @@ Named = TypeVar("Named")
 
 
 def measure_sense(
-    persona: Persona,
-    asked: Mapping[str, Sequence[Question]],
-    train: Iterable[Record],
-    reply: Callable[[Conversation], str],
+    asked: Mapping[str, Sequence[Question]], train: Iterable[Record], reply: Callable[[Conversation], str]
 ) -> dict[str, Any]:
-    """The sections `sense` and `recall` of the metrics, from questions of each kind to this persona.
-
-    `parrot` repeats training answers. Raises ValueError if a question is not of this persona.
-    """
-    judge, parrot = Judge(persona), Parrot(parse(one.text) for one in train if one.group.startswith(TRAINED_GROUPS))
+    """The sections `sense` and `recall`, from questions of each kind; `parrot` repeats training answers."""
+    parrot = Parrot(parse(one.text) for one in train if one.group.startswith(TRAINED_GROUPS))
 
     def shares(name: str, reply: Callable[[Conversation], str]) -> dict[str, Estimate]:
         result = {}
         for kind in (kind for kind in KINDS if kind in asked):
-            replies = [reply(one.conversation) for one in progress(asked[kind], f"{name}: {kind}", unit="question")]
-            result[kind] = judge.share(asked[kind], replies)
+            questions = progress(asked[kind], f"{name}: {kind}", unit="question")
+            result[kind] = share([makes_sense(one.skill, reply(one.conversation)) for one in questions])
         return result
 
     own, repeated = shares("persona", reply), shares("parrot", parrot.reply)
@@ -201,46 +194,11 @@ def measure_sense(
     return ({"sense": {**own, "parrot": repeated}} if own else {}) | recall
 
 
-class Judge:
-    """Decides which replies make sense for a persona."""
-
-    def __init__(self, persona: Persona) -> None:
-        self._persona, self._exchanges = persona, persona.exchanges()
-        self._facts = {fact.name: fact for fact in persona.facts}
-
-    def share(self, questions: Sequence[Question], replies: Sequence[str]) -> Estimate:
-        """The share of replies that make sense."""
-        return share([self.makes_sense(one.skill, reply) for one, reply in zip(questions, replies, strict=True)])
-
-    def makes_sense(self, skill: dict[str, Any], reply: str) -> bool:
-        """Whether a reply to a question of this `skill` makes sense. Raises ValueError for another persona's skill."""
-        persona = self._persona
-        said = {key: persona.word(key, word) for key, word in skill["slots"].items()}
-        if skill["name"] == "talk":
-            return persona.accepts(self._named(self._exchanges, skill["intent"]), said, reply)
-        fact = self._named(self._facts, skill["fact"])
-        return persona.accepts(fact.ask, said, reply) or self._recalls(skill["contains"], said, reply)
-
-    def _recalls(self, contained: list[str], said: dict[str, Word], reply: str) -> bool:
-        text = _spaced(reply)
-        for key, word in said.items():
-            if word["word"] in contained:
-                if (spoken := _spaced(word["word"])) not in text:
-                    return False
-                rest = text.replace(spoken, " | ")
-                if any(_spaced(other["word"]) in rest for other in self._persona.words[key.partition(".")[0]]):
-                    return False
-        return bool(contained)
-
-    def _named(self, known: dict[str, Named], name: str) -> Named:
-        if name not in known:
-            file = self._persona.file
-            raise ValueError(f"{file}: no {name!r}, for which the test set asks: run prepare and mix again")
-        return known[name]
-
-
-def _spaced(text: str) -> str:
-    return f" {fold(text).strip()} "
+def makes_sense(skill: dict[str, Any], reply: str) -> bool:
+    """Whether a reply is an answer of the intent that was meant, or says the fact that was asked for."""
+    if any(re.fullmatch(accepted, letters(reply)) for accepted in skill["accepted"]):
+        return True
+    return bool(skill.get("contains")) and is_correct(skill, reply)
 
 
 class Parrot:
@@ -251,7 +209,7 @@ class Parrot:
         for conversation in conversations:
             for message, answer in pairwise(conversation):
                 if message.role == "user" and answer.role == "assistant":
-                    answers.setdefault(fold(message.text).strip(), answer.text)
+                    answers.setdefault(fold(message.text), answer.text)
         self._answers = list(answers.values())
         counts = [Counter(message.split()) for message in answers]
         self._weights = {

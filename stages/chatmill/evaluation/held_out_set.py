@@ -88,14 +88,14 @@ def read_test_set(file: Path, limit: int | None = None) -> TestSet:
 
 
 def sample_test_set(
-    file: Path, conversations: int | None, questions: int, talk: int, talk_questions: int = 0, persona: str = ""
+    file: Path, conversations: int | None, questions: int, talk: int, talk_questions: int = 0
 ) -> TestSample:
     """A sample of a file, which is read once, line by line: memory does not grow with it.
 
     Of the `conversations` for bits per byte, MIN_OF_SOURCE are from each source, or as many as it has or as there is
     room for, and the others from the whole file; they are in its order, all of it for None. `questions` is the number
     of those of each skill and phrasing, the first ones; `talk` that of conversations without `skill`, and
-    `talk_questions` that of each kind of question to this persona, by hash. Raises ValueError with file and line.
+    `talk_questions` that of each kind of question to a persona, by hash. Raises ValueError with file and line.
     """
     drawn, drawn_talk = SmallestHashes(conversations), SmallestHashes(talk)
     by_source: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(MIN_OF_SOURCE))
@@ -112,7 +112,7 @@ def sample_test_set(
                 drawn_talk.add(digest, line)
         elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
             asked.append((rank, line))
-        elif record.skill.get("persona") == persona:
+        elif record.skill["name"] in TALK_SKILLS:
             by_kind[talk_kind(record.skill)].add(digest, line)
     selected = _with_every_source(drawn.lines(), [one.lines() for one in by_source.values()], conversations)
     return TestSample(

@@ -28,7 +28,6 @@ from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics
-from chatmill.talk.persona import read_persona
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 
@@ -173,16 +172,16 @@ def _open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engin
 
 
 def sense_sections(
-    session: ChatSession, persona: Path, questions: dict[str, list[Question]], train: Path, max_tokens: int
+    session: ChatSession, questions: dict[str, list[Question]], train: Path, max_tokens: int
 ) -> dict[str, Any]:
-    """The sections sense and recall; none without questions or a persona."""
-    if not questions or not persona.exists():
+    """The sections sense and recall; none without questions to a persona."""
+    if not questions:
         return {}
 
     def reply(conversation: Conversation) -> str:
         return session.greedy_reply(conversation, max_tokens)[0].text
 
-    return measure_sense(read_persona(persona), questions, read_records(train), reply)
+    return measure_sense(questions, read_records(train), reply)
 
 
 def chunks_section(engine: Engine, corpus: Corpus, samples: list[dict[str, Any]]) -> dict[str, Any]:

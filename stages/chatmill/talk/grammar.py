@@ -11,51 +11,26 @@ A slot that is bound keeps its word. What needs a slot that is neither bound nor
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from itertools import product
 from random import Random
+
+from chatmill.talk.folding import letters
 
 MAX_NESTING = 12
 MAX_NUMBER = 9
 
 Word = Mapping[str, str]  # a word and its forms: {"word": "dog", "many": "dogs"}
-Words = Mapping[str, Sequence[Word]]  # by slot
 
 _TOKEN = re.compile(r"\\(.)|([(){}\[\]|])|([^\\(){}\[\]|]+)", re.DOTALL)
 _REFERENCE = re.compile(r"([^\W\d]\w*)(?:\.(\d+))?(?:\.([^\W\d]\w*))?")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
-@dataclass(slots=True)
-class Speaker:
-    """One who expands a grammar: the words bound so far by slot, and the slots that may be drawn; None for all."""
-
-    words: Words
-    random: Random
-    said: dict[str, Word] = field(default_factory=dict)
-    drawable: frozenset[str] | None = None
-
-    def word(self, key: str) -> Word:
-        """The word of a slot, which is drawn if it is not bound; it differs from the slot's other words."""
-        if key not in self.said:
-            name = key.partition(".")[0]
-            others = [self.said[other] for other in _siblings(name) if other in self.said]
-            self.said[key] = self.random.choice([word for word in self.words[name] if word not in others])
-        return self.said[key]
-
-
 @dataclass(frozen=True, slots=True)
 class Text:
     text: str
-    slots: frozenset[str] = frozenset()
-
-    def expand(self, speaker: Speaker) -> str:
-        return self.text
-
-    def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
-        """Whether all slots that it needs are bound or may be drawn; so for the other nodes."""
-        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +39,10 @@ class Slot:
 
     key: str
     form: str
-    slots: frozenset[str]
 
-    def expand(self, speaker: Speaker) -> str:
-        return speaker.word(self.key)[self.form]
-
-    def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
-        return drawable is None or self.key in said or self.key in drawable
+    @property
+    def name(self) -> str:
+        return self.key.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +50,6 @@ class Parts:
     """Nodes after one another."""
 
     nodes: tuple["Node", ...]
-    slots: frozenset[str]
-
-    def expand(self, speaker: Speaker) -> str:
-        return "".join([node.expand(speaker) for node in self.nodes])
-
-    def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
-        return not self.slots or all(node.is_usable(said, drawable) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +57,6 @@ class Choice:
     """One of several nodes, which are equally likely."""
 
     nodes: tuple["Node", ...]
-    slots: frozenset[str]
-
-    def expand(self, speaker: Speaker) -> str:
-        nodes: Sequence[Node] = self.nodes
-        if self.slots and speaker.drawable is not None:
-            nodes = [node for node in nodes if node.is_usable(speaker.said, speaker.drawable)]
-        return nodes[int(speaker.random.random() * len(nodes))].expand(speaker)
-
-    def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
-        return not self.slots or any(node.is_usable(said, drawable) for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +64,25 @@ class FirstSaid:
     """The first of several nodes whose slots are bound, or else the last one."""
 
     nodes: tuple["Node", ...]
-    slots: frozenset[str]
 
-    def chosen(self, said: Mapping[str, Word]) -> "Node":
-        return next((node for node in self.nodes if all(key in said for key in node.slots)), self.nodes[-1])
-
-    def expand(self, speaker: Speaker) -> str:
-        return self.chosen(speaker.said).expand(speaker)
-
-    def is_usable(self, said: Mapping[str, Word], drawable: frozenset[str] | None) -> bool:
-        return self.chosen(said).is_usable(said, drawable)
+    def chosen(self, said: Container[str]) -> "Node":
+        return next((node for node in self.nodes if all(key in said for key in slots_of([node]))), self.nodes[-1])
 
 
 Node = Text | Slot | Parts | Choice | FirstSaid
+Words = Mapping[str, Sequence[Word | Node]]  # by slot; a grammar without slots stands for all words that it gives
+
+
+def slots_of(nodes: Iterable[Node]) -> frozenset[str]:
+    """The keys of all slots in the nodes."""
+    found = set[str]()
+    for node in nodes:
+        match node:
+            case Slot():
+                found.add(node.key)
+            case Parts() | Choice() | FirstSaid():
+                found |= slots_of(node.nodes)
+    return frozenset(found)
 
 
 def needed_slots(node: Node) -> frozenset[str]:
@@ -132,7 +93,66 @@ def needed_slots(node: Node) -> frozenset[str]:
         case Choice() | FirstSaid():
             return frozenset.intersection(*map(needed_slots, node.nodes))
         case _:
-            return node.slots
+            return slots_of([node])
+
+
+def is_usable(node: Node, usable: Container[str]) -> bool:
+    """Whether the node can be said where no other slots than these are bound or may be drawn."""
+    match node:
+        case Slot():
+            return node.key in usable
+        case Parts():
+            return all(is_usable(part, usable) for part in node.nodes)
+        case Choice():
+            return any(is_usable(option, usable) for option in node.nodes)
+        case FirstSaid():
+            return is_usable(node.chosen(usable), usable)
+        case _:
+            return True
+
+
+@dataclass(slots=True)
+class Speaker:
+    """One who says nodes: the words bound so far by slot, and the slots that may be drawn; None for all."""
+
+    words: Words
+    random: Random
+    said: dict[str, Word] = field(default_factory=dict)
+    drawable: frozenset[str] | None = None
+
+    def say(self, node: Node) -> str:
+        match node:
+            case Text():
+                return node.text
+            case Slot():
+                return self.word(node)[node.form]
+            case Parts():
+                return "".join([self.say(part) for part in node.nodes])
+            case Choice():
+                usable = [option for option in node.nodes if self.is_usable(option)]
+                return self.say(usable[int(self.random.random() * len(usable))])
+            case FirstSaid():
+                return self.say(node.chosen(self.said))
+
+    def is_usable(self, node: Node) -> bool:
+        return self.drawable is None or is_usable(node, self.drawable | self.said.keys())
+
+    def word(self, slot: Slot) -> Word:
+        """The word of a slot, which is drawn if it is not bound; it differs from the slot's other words."""
+        if slot.key not in self.said:
+            others = [word for key, word in self.said.items() if key.partition(".")[0] == slot.name]
+            self.said[slot.key] = draw_word(self.words[slot.name], others, self.random)
+        return self.said[slot.key]
+
+
+def draw_word(words: Sequence[Word | Node], others: Sequence[Word], random: Random) -> Word:
+    """A word other than these."""
+    left = [word for word in words if word not in others]
+    while True:
+        entry = random.choice(left)
+        word = entry if isinstance(entry, Mapping) else {"word": Speaker({}, random).say(entry)}
+        if word not in others:
+            return word
 
 
 def parse(text: str, words: Words) -> Node:
@@ -179,11 +199,10 @@ class _Parser:
 
     def _bracket(self, mark: str, depth: int) -> Node:
         nodes = tuple(self._alternatives(_CLOSING[mark], depth + 1))
-        slots = frozenset[str]().union(*(node.slots for node in nodes))
         if mark == "{":
-            return FirstSaid(nodes, slots) if len(nodes) > 1 else nodes[0]
-        choice = Choice(nodes, slots) if len(nodes) > 1 else nodes[0]
-        return Choice((choice, Text("")), slots) if mark == "[" else choice
+            return FirstSaid(nodes) if len(nodes) > 1 else nodes[0]
+        choice = Choice(nodes) if len(nodes) > 1 else nodes[0]
+        return Choice((choice, Text(""))) if mark == "[" else choice
 
     def _reference_or_text(self, start: int, end: int, options: list[list[Node]]) -> Node:
         """The slot that the text between braces names; after the first |, any other text is read as grammar."""
@@ -198,110 +217,81 @@ class _Parser:
 
     def _slot(self, name: str, number: int, form: str) -> Slot:
         words = self.words[name]
-        if not 1 <= number <= min(len(words), MAX_NUMBER):
+        if not 1 <= number <= MAX_NUMBER or (number > len(words) and all(isinstance(one, Mapping) for one in words)):
             raise ValueError(f"needs {number} words of the slot {name}, which has {len(words)}: add some")
         for word in words:
-            if form not in word:
+            if form != "word" and not (isinstance(word, Mapping) and form in word):
+                shown = word["word"] if isinstance(word, Mapping) else next(texts(word, {}))
                 raise ValueError(
-                    f"has an unknown form {{{name}.{form}}}: add {form!r} to the word {word['word']!r} of slots.{name}"
+                    f"has an unknown form {{{name}.{form}}}: add {form!r} to the word {shown!r} of slots.{name}"
                 )
-        key = name if number == 1 else f"{name}.{number}"
-        return Slot(key, form, frozenset((key,)))
+        return Slot(name if number == 1 else f"{name}.{number}", form)
 
 
 def _joined(nodes: list[Node]) -> Node:
-    if not nodes:
-        return Text("")
-    return nodes[0] if len(nodes) == 1 else Parts(tuple(nodes), frozenset().union(*(node.slots for node in nodes)))
+    return nodes[0] if len(nodes) == 1 else Parts(tuple(nodes)) if nodes else Text("")
 
 
-@lru_cache(maxsize=1024)  # a key is made for every word that is drawn
-def _siblings(name: str) -> tuple[str, ...]:
-    return (name, *(f"{name}.{number}" for number in range(2, MAX_NUMBER + 1)))
-
-
-# Tells whether a text is an expansion of a grammar; case, punctuation and blanks do not matter.
-
-_APOSTROPHES = re.compile("['\u2019]")
-_BLANKS = re.compile(r"[\W_]+")
-
-State = tuple[int, frozenset[tuple[str, int]]]  # the characters that were read, and the words that were drawn
-
-
-def fold(text: str) -> str:
-    """The words of a text in lower case, without apostrophes, with one blank in place of all else between them.
-
-    `fold(a + b)` differs from `fold(a) + fold(b)` at most by a repeated blank.
-    """
-    return _BLANKS.sub(" ", _APOSTROPHES.sub("", text.casefold()))
-
-
-def may_be_empty(node: Node) -> bool:
-    """Whether an expansion of the node has no words."""
+def texts(node: Node, words: Words) -> Iterator[str]:
+    """All texts that a node gives; the slots that are not in `words` stand for themselves."""
     match node:
         case Text():
-            return not fold(node.text).strip()
+            yield node.text
         case Slot():
-            return False
+            known = words.get(node.name, [{node.form: f" slot {node.key} {node.form} "}])
+            yield from (word[node.form] for word in known if isinstance(word, Mapping))
         case Parts():
-            return all(map(may_be_empty, node.nodes))
+            yield from map("".join, product(*(list(texts(part, words)) for part in node.nodes)))
         case Choice() | FirstSaid():
-            return any(map(may_be_empty, node.nodes))
+            for option in node.nodes:
+                yield from texts(option, words)
 
 
-class Matcher:
-    """Compares texts with grammars whose slots in `said` are bound; other slots in `drawable` take any of their words.
-
-    Reads a text once with the set of all states that it may be in, so that no grammar takes exponential time.
-    """
-
-    def __init__(self, words: Words, said: Mapping[str, Word], drawable: frozenset[str] | None = frozenset()) -> None:
-        self._words, self._said, self._drawable = words, said, drawable
-
-    def matches(self, node: Node, text: str) -> bool:
-        words = fold(text).strip()
-        folded = f" {words} " if words else " "
-        states = self._read(node, folded, {(1, frozenset())})
-        return any(_read_text(" ", folded, position) == len(folded) for position, _ in states)
-
-    def _read(self, node: Node, text: str, states: set[State]) -> set[State]:
-        match node:
-            case Text():
-                piece = fold(node.text)
-                return {(end, drawn) for at, drawn in states if (end := _read_text(piece, text, at)) is not None}
-            case Slot():
-                return {state for start in states for state in self._read_slot(node, text, start)}
-            case Parts():
-                for part in node.nodes:
-                    states = self._read(part, text, states)
-                return states
-            case Choice():
-                return set().union(*(self._read(option, text, states) for option in node.nodes))
-            case FirstSaid():
-                return set().union(*(self._read(node.chosen(self._bound(s[1])), text, {s}) for s in states))
-
-    def _read_slot(self, slot: Slot, text: str, state: State) -> set[State]:
-        position, drawn = state
-        bound, name = self._bound(drawn), slot.key.partition(".")[0]
-        if slot.key in bound:
-            end = _read_text(fold(bound[slot.key][slot.form]), text, position)
-            return set() if end is None else {(end, drawn)}
-        if self._drawable is not None and slot.key not in self._drawable:
-            return set()
-        others = [word for key, word in bound.items() if key.partition(".")[0] == name]
-        return {
-            (end, drawn | {(slot.key, index)})
-            for index, word in enumerate(self._words[name])
-            if word not in others and (end := _read_text(fold(word[slot.form]), text, position)) is not None
-        }
-
-    def _bound(self, drawn: frozenset[tuple[str, int]]) -> Mapping[str, Word]:
-        words = self._words
-        return {**self._said, **{key: words[key.partition(".")[0]][index] for key, index in drawn}}
+def num_texts(node: Node, words: Words) -> int:
+    """How many texts `texts` gives, those that occur twice included."""
+    match node:
+        case Parts():
+            number = 1
+            for part in node.nodes:
+                number *= num_texts(part, words)
+            return number
+        case Choice() | FirstSaid():
+            return sum(num_texts(option, words) for option in node.nodes)
+        case Slot():
+            return len(words.get(node.name, [""]))
+        case _:
+            return 1
 
 
-def _read_text(piece: str, text: str, position: int) -> int | None:
-    """The end of a folded piece at a position of the folded text; a blank after a blank is the same one."""
-    if piece.startswith(" ") and text[position - 1] == " ":
-        piece = piece[1:]
-    return position + len(piece) if text.startswith(piece, position) else None
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What was said before an answer, which slots it may draw, and a pattern for parts of the user's message."""
+
+    words: Words
+    said: Mapping[str, Word]
+    drawable: frozenset[str]
+    echo: str
+
+
+def pattern(node: Node, context: Context) -> str:
+    """A regular expression for the `letters` of all texts that a node gives."""
+    match node:
+        case Text():
+            return re.escape(letters(node.text))
+        case Slot() if node.key in context.said:
+            return re.escape(letters(context.said[node.key][node.form]))
+        case Slot() if node.key in context.drawable:
+            options = [
+                re.escape(letters(word[node.form])) if isinstance(word, Mapping) else pattern(word, context)
+                for word in context.words[node.name]
+            ]
+            return f"(?:{'|'.join(options)})"
+        case Slot():
+            return "(?!)"  # matches nothing
+        case Parts():
+            return "".join(pattern(part, context) for part in node.nodes)
+        case Choice():
+            return f"(?:{'|'.join(pattern(option, context) for option in node.nodes)})"
+        case FirstSaid():
+            chosen = node.chosen(context.said.keys() | context.drawable)
+            return f"(?:{pattern(chosen, context)}{'' if slots_of([chosen]) else '|' + context.echo})"

@@ -11,14 +11,30 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from chatmill.talk.collisions import Owner, coincidences
-from chatmill.talk.grammar import Matcher, Node, Word, Words, fold, may_be_empty, needed_slots, parse
+from chatmill.talk.folding import fold, letters
+from chatmill.talk.grammar import (
+    Context,
+    Node,
+    Text,
+    Word,
+    Words,
+    is_usable,
+    needed_slots,
+    num_texts,
+    parse,
+    pattern,
+    slots_of,
+    texts,
+)
 
 _REMEDIES = {
     "missing": ": add it",
     "too_short": ": add some",
     "extra_forbidden": ": remove it, or correct its name",
 }
+MAX_TEXTS = 100_000  # of one phrasing, in which slots count as one text
+MAX_TEXTS_WITH_WORDS = 10_000  # up to which a phrasing is compared with others with all words of its slots
+FEW_TEXTS = 30  # known texts of an exchange, below which it is hardly learnt
 
 
 class StrictModel(BaseModel):
@@ -43,21 +59,17 @@ def read_yaml(file: Path, model: type[_Model]) -> _Model:
         raise ValueError(f"{file}: {place}: {first['msg']}{_REMEDIES.get(first['type'], '')}") from error
 
 
-Texts = Annotated[list[str], Field(min_length=1)]
-Name = Annotated[str, Field(pattern=r"^\w[\w -]*$")]
-SlotName = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
-
-
-def _with_form(word: Any) -> Any:
-    return {"word": word} if isinstance(word, str) else word
-
-
 def _numbered(entries: Any) -> Any:
     """A list as a map with the keys 1, 2, …"""
     return {str(number): entry for number, entry in enumerate(entries, 1)} if isinstance(entries, list) else entries
 
 
-SlotWord = Annotated[dict[SlotName, str], BeforeValidator(_with_form)]
+Texts = Annotated[list[str], Field(min_length=1)]
+Name = Annotated[str, Field(pattern=r"^\w[\w -]*$")]
+SlotName = Annotated[str, Field(pattern=r"^[^\W\d]\w*$")]
+SlotWord = Annotated[
+    dict[SlotName, str], BeforeValidator(lambda word: {"word": word} if isinstance(word, str) else word)
+]
 
 
 class ExchangeSection(StrictModel):
@@ -86,12 +98,16 @@ class FactSection(StrictModel):
 
 
 class PersonaFile(StrictModel):
-    """The content of the file. `again` are openings of a fact that is told anew."""
+    """The content of the file. `again` are openings of a fact that is told anew, `before` and `after` words that people
+    put around anything that they say.
+    """
 
     slots: dict[SlotName, Annotated[list[SlotWord], Field(min_length=1)]] = Field({})
     intents: Annotated[dict[Name, ExchangeSection], Field(min_length=1)]
     facts: dict[Name, FactSection] = Field({})
     again: Texts = Field(["no, ", "sorry, ", "actually, "])
+    before: list[str] = Field([])
+    after: list[str] = Field([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,31 +159,24 @@ class Persona:
     intents: tuple[Exchange, ...]
     facts: tuple[Fact, ...]
     again: tuple[str, ...]
-    held_back: frozenset[str] = frozenset()  # folded texts that known phrasings give, too
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    warnings: tuple[str, ...]  # what can hardly be learnt, one line each
+    held_back: frozenset[str] = frozenset()  # letters of held-back texts, which are never said as known ones
 
     def openings(self) -> list[Exchange]:
         """The exchanges with which a conversation may begin."""
         return [*self.intents, *(exchange for fact in self.facts for exchange in (fact.tell, fact.ask_untold))]
 
-    def exchanges(self) -> dict[str, Exchange]:
-        """All exchanges by path, but for facts that are asked for after they were told."""
-        return {chain[-1].path: chain[-1] for opening in self.openings() for chain in opening.descend()}
+    def accepted(self, exchange: Exchange, said: Mapping[str, Word], message: str) -> list[str]:
+        """Regular expressions for the letters of the exchange's answers, given the words that were said.
 
-    def word(self, key: str, word: str) -> Word:
-        """The word of a slot with its forms. Raises ValueError if the slot has none such."""
-        for found in self.words.get(key.partition(".")[0], ()):
-            if found["word"] == word:
-                return found
-        raise ValueError(f"{self.file}: slots: no word {word!r} of {key}: the data is of another version: prepare anew")
-
-    def accepts(self, exchange: Exchange, said: Mapping[str, Word], reply: str) -> bool:
-        """Whether a reply is one of the exchange's answers, given the words that were said."""
-        matcher = Matcher(self.words, said, exchange.drawable)
-        return any(matcher.matches(answer, reply) for answer in exchange.answers)
-
-
-def slots_of(nodes: Iterable[Node]) -> frozenset[str]:
-    return frozenset().union(*(node.slots for node in nodes))
+        What the user's message says may stand in place of the words of a slot that was not said.
+        """
+        words = fold(message).split()
+        parts = {"".join(words[i:j]) for i in range(len(words)) for j in range(i + 1, min(i + 5, len(words) + 1))}
+        context = Context(self.words, said, exchange.drawable, "|".join(sorted(parts)))
+        return [pattern(answer, context) for answer in exchange.answers]
 
 
 def read_persona(file: Path) -> Persona:
@@ -182,14 +191,12 @@ def read_persona(file: Path) -> Persona:
 class _Reader:
     def __init__(self, file: Path, source: PersonaFile) -> None:
         self.file, self.source = file, source
-        self.words: Words = source.slots
-        self._parsed = dict[str, Node]()
+        self.words: Words = {name: _words(name, words) for name, words in source.slots.items()}
         self.users = frozenset[str]()  # the slots that users say by themselves, which answers do not draw
+        self.warnings = list[str]()
 
     def persona(self) -> Persona:
         source = self.source
-        for name, words in source.slots.items():
-            _check_words(name, words)
         for name, section in source.intents.items():
             self._find_users_slots(f"intents.{name}", section, frozenset())
         for name, fact in source.facts.items():
@@ -198,8 +205,10 @@ class _Reader:
             self._exchange(f"intents.{name}", name, section, frozenset()) for name, section in source.intents.items()
         )
         facts = tuple(self._fact(name, section) for name, section in source.facts.items())
-        persona = Persona(self.file, self.words, intents, facts, tuple(source.again))
-        return replace(persona, held_back=_known_and_held_back(persona))
+        warnings = tuple(self.warnings)
+        around = tuple(source.again), tuple(source.before), tuple(source.after)
+        persona = Persona(self.file, self.words, intents, facts, *around, warnings)
+        return replace(persona, held_back=self._compare(persona.openings()))
 
     def _find_users_slots(self, place: str, section: ExchangeSection, drawn: frozenset[str]) -> None:
         self.users |= slots_of(self._parse(f"{place}.known", section.known)) - drawn
@@ -225,86 +234,86 @@ class _Reader:
     def _exchange(
         self, place: str, path: str, section: ExchangeSection, certain: frozenset[str], answers_place: str = ""
     ) -> Exchange:
-        known, held_back = (self._with_words(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
+        known, held_back = (self._parse(f"{place}.{key}", getattr(section, key)) for key in ("known", "held_back"))
         answers_place = answers_place or f"{place}.answers"
-        answers = self._with_words(answers_place, section.answers)
+        answers = self._parse(answers_place, section.answers)
         drawable = slots_of(answers) - self.users
-        texts = section.known + section.held_back
-        for text, phrasing in zip(texts, known + held_back, strict=True):
-            self._check_answered(answers_place, text, answers, certain | needed_slots(phrasing), drawable)
+        for text, phrasing in zip(section.known + section.held_back, known + held_back, strict=True):
+            said = certain | needed_slots(phrasing)
+            if not any(is_usable(answer, said | drawable) for answer in answers):
+                missing = ", ".join(f"{{{slot}}}" for slot in sorted(slots_of(answers) - said - drawable))
+                raise ValueError(
+                    f"{answers_place}: after {text!r} none can be given, as {missing} may be unsaid: "
+                    "add an answer without it, put it into [ ] or {slot|other words}, or use one that only answers say"
+                )
         certain |= frozenset.intersection(*map(needed_slots, known + held_back))
         certain |= frozenset.intersection(*map(needed_slots, answers))
         follow = tuple(
             self._exchange(f"{place}.follow.{name}", f"{path}/{name}", following, certain)
             for name, following in section.follow.items()
         )
+        number = sum(num_texts(node, {}) for node in known)
+        if number < FEW_TEXTS:
+            self.warnings.append(f"{place}: {number} known texts: write about ten phrasings, as different people would")
         return Exchange(path, section.weight, known, held_back, answers, drawable, follow)
 
-    def _check_answered(
-        self, place: str, text: str, answers: tuple[Node, ...], said: frozenset[str], drawable: frozenset[str]
-    ) -> None:
-        """Raise ValueError unless one of the answers can be given where no more than these slots were said."""
-        if any(answer.is_usable({key: {} for key in said}, drawable) for answer in answers):
-            return
-        missing = ", ".join(f"{{{slot}}}" for slot in sorted(slots_of(answers) - said - drawable))
-        raise ValueError(
-            f"{place}: after {text!r} none can be given, as {missing} may be unsaid: "
-            "add an answer without it, put it into [ ] or {slot|other words}, or use a slot that only answers say"
-        )
-
-    def _with_words(self, place: str, texts: list[str]) -> tuple[Node, ...]:
-        nodes = self._parse(place, texts)
-        for number, node in enumerate(nodes, 1):
-            if may_be_empty(node):
-                raise ValueError(f"{place}.{number}: may be empty: remove an empty alternative, or add words")
-        return nodes
-
-    def _parse(self, place: str, texts: list[str]) -> tuple[Node, ...]:
-        for number, text in enumerate(texts, 1):
+    def _parse(self, place: str, sources: list[str]) -> tuple[Node, ...]:
+        nodes = []
+        for number, text in enumerate(sources, 1):
             try:
-                if text not in self._parsed:
-                    self._parsed[text] = parse(text, self.words)
+                nodes.append(_parse_text(text, self.words))
             except ValueError as error:
                 raise ValueError(f"{place}.{number}: {text[:80]!r} {error}") from error
-        return tuple(self._parsed[text] for text in texts)
+        return tuple(nodes)
+
+    def _compare(self, exchanges: Iterable[Exchange]) -> frozenset[str]:
+        """The letters of all held-back texts. Raises ValueError for texts of two that may come at the same place."""
+        owners, wrong, held_back = dict[str, str](), list[str](), set[str]()
+        for exchange in exchanges:
+            for node in exchange.phrasings:
+                few = num_texts(node, self.words) <= MAX_TEXTS_WITH_WORDS
+                found = {letters(text): text for text in texts(node, self.words if few else {})}
+                for key, text in found.items():
+                    if (other := owners.setdefault(key, exchange.path)) != exchange.path:
+                        wrong.append(f"{text.strip()!r} is a phrasing of {other} and of {exchange.path}")
+                if node in exchange.held_back:
+                    held_back |= found.keys()
+            held_back |= self._compare(exchange.follow)
+        if wrong:
+            raise ValueError(f"{'; '.join(wrong[:3])}: change one of them, or the sense rate would be wrong")
+        return frozenset(held_back)
 
 
-def _known_and_held_back(persona: Persona) -> frozenset[str]:
-    """The folded texts that a known and a held-back phrasing give.
-
-    Raises ValueError for two exchanges that may come at the same place and give the same text.
-    """
-    found = list(coincidences(_owned("", persona.openings()), persona.words))
-    wrong = [
-        f"{text!r} is a phrasing of {one} and of {other}"
-        for text, one, other in found
-        if one.group == other.group and one.exchange != other.exchange
-    ]
-    if wrong:
-        raise ValueError(f"{'; '.join(wrong[:3])}: change one of them, or the sense rate would be wrong")
-    return frozenset(text for text, _, _ in found)
-
-
-def _owned(group: str, exchanges: Iterable[Exchange]) -> Iterator[tuple[Owner, Node]]:
-    for exchange in exchanges:
-        yield from ((Owner(group, exchange.path, "known"), node) for node in exchange.known)
-        yield from ((Owner(group, exchange.path, "held_back"), node) for node in exchange.held_back)
-        yield from _owned(exchange.path, exchange.follow)
+def _parse_text(text: str, words: Words) -> Node:
+    """The grammar of a text. Raises ValueError for one that is empty or too large."""
+    node = parse(text, words)
+    if (number := num_texts(node, {})) > MAX_TEXTS:
+        raise ValueError(f"gives {number:,} texts, more than {MAX_TEXTS:,}: split it into several")
+    if not all(map(letters, texts(node, {}))):
+        raise ValueError("may be empty: remove an empty alternative, or add words")
+    return node
 
 
 def _section(phrasings: Phrasings, answers: list[str]) -> ExchangeSection:
     return ExchangeSection(known=phrasings.known, held_back=phrasings.held_back, answers=answers)
 
 
-def _check_words(name: str, words: list[dict[str, str]]) -> None:
-    seen = set()
-    for number, word in enumerate(words, 1):
+def _words(name: str, entries: list[SlotWord]) -> list[Word | Node]:
+    """The words of a slot, and grammars that stand for many. Raises ValueError with the place."""
+    words = list[Word | Node]()
+    for number, entry in enumerate(entries, 1):
         place = f"slots.{name}.{number}"
-        if "word" not in word:
-            raise ValueError(f"{place}: {word}: no form 'word': add it")
-        for form, text in word.items():
-            if not fold(text).strip():
+        if "word" not in entry:
+            raise ValueError(f"{place}: {entry}: no form 'word': add it")
+        for form, text in entry.items():
+            if not letters(text):
                 raise ValueError(f"{place}: {form}: {text!r} has neither letters nor digits: write a word")
-        if word["word"] in seen:
-            raise ValueError(f"{place}: {word['word']!r} occurs twice: remove one")
-        seen.add(word["word"])
+        try:
+            node = _parse_text(entry["word"], {}) if len(entry) == 1 else Text(entry["word"])
+        except ValueError as error:
+            raise ValueError(f"{place}: {entry['word']!r} {error}") from error
+        word: Word | Node = entry if isinstance(node, Text) else node
+        if word in words and isinstance(node, Text):
+            raise ValueError(f"{place}: {entry['word']!r} occurs twice: remove one")
+        words.append(word)
+    return words

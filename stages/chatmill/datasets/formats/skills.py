@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, islice
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from chatmill.calculator import calculate
 from chatmill.conversation import Message, Part, declare_tools
@@ -20,7 +20,7 @@ Texts = Annotated[list[str], Field(min_length=1)]
 Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
 TextPair = tuple[str, str]
-SMALL_SUM, SMALL_FACTOR = 20, 5  # up to which a model learns to calculate without the calculator
+SMALL_NUMBER = 21  # below which half of the numbers of a sum are
 
 
 # Problems with their right answers.
@@ -34,22 +34,9 @@ class Syllables(StrictModel):
 
 class Words(StrictModel):
     operations: Annotated[dict[Operation, Notation], Field(min_length=1)]
-    units: Annotated[list[tuple[str, str, PositiveInt]], Field(min_length=1)]
-    larger: Texts
-    smaller: Texts
-    rising: Texts
-    falling: Texts
-    spelled: Texts
-    opposites: Annotated[list[TextPair], Field(min_length=1)]
-    months: Texts
-    days: Texts
-    capitals: Annotated[dict[str, str], Field(min_length=1)]
     numbered: Texts
     names: Syllables
-    story_things: Texts
     no_calculator: Texts
-    unknowable: Annotated[dict[str, Texts], Field(min_length=1)]
-    answered: dict[str, str]
 
 
 class Problem(NamedTuple):
@@ -57,99 +44,21 @@ class Problem(NamedTuple):
 
     key: str
     slots: dict[str, str]
-    closed: bool = False  # whether it is from a closed set of facts; the group is then that of the key and the phrasing
     call: str = ""  # call of the calculator, whose output is the slot `result`
 
 
 def _arithmetic(words: Words, random: Random) -> Problem:
     sign = random.choice(list(words.operations))
-    top = 100 if random.random() < 0.7 else 1000
+    top = random.choices((SMALL_NUMBER, 100, 1000), (5, 3, 2))[0]
     a, b = random.randrange(top), random.randrange(top)
     if sign == "/":
         b = random.randrange(1, 31)
         a = b * random.randrange(1, 31)
-    return _calculation(words, random, a, sign, b)
-
-
-def _small_sums(words: Words, random: Random) -> Problem:
-    """A sum or difference of numbers up to SMALL_SUM, or a product of factors up to SMALL_FACTOR."""
-    sign = random.choice([sign for sign in words.operations if sign != "/"])
-    if sign == "*":
-        return _calculation(words, random, random.randint(0, SMALL_FACTOR), sign, random.randint(0, SMALL_FACTOR))
-    a, b = sorted((random.randint(0, SMALL_SUM), random.randint(0, SMALL_SUM)))
-    return _calculation(words, random, a, sign, b - a) if sign == "+" else _calculation(words, random, b, sign, a)
-
-
-def _calculation(words: Words, random: Random, a: int, sign: Operation, b: int) -> Problem:
     word, *signs = words.operations[sign]
     call, written = f"{a}{sign}{b}", random.choice(signs)
     texts = (f"{a} {word} {b}", f"{a} {written} {b}", f"{a}{written}{b}")
     slots = {"sum": random.choice(texts), "a": str(a), "word": word, "b": str(b), "result": calculate(call)}
-    small = {"+": a + b <= SMALL_SUM, "-": b <= a <= SMALL_SUM, "*": max(a, b) <= SMALL_FACTOR}.get(sign, False)
-    return Problem(call, slots, small, call)
-
-
-def _units(words: Words, random: Random) -> Problem:
-    large, small, factor = random.choice(words.units)
-    n = random.randrange(2, 100)
-    if random.random() < 0.6:
-        call, source, target = f"{n}*{factor}", large, small
-    else:
-        n *= factor
-        call, source, target = f"{n}/{factor}", small, large
-    slots = {"n": str(n), "from": source, "to": target, "result": calculate(call)}
-    return Problem(f"{n} {source} {target}", slots, call=call)
-
-
-def _numbers(random: Random, count: int) -> list[int]:
-    """Distinct numbers below 100, with more of them below ten than a uniform choice gives."""
-    drawn: dict[int, None] = {}
-    while len(drawn) < count:
-        drawn[random.randrange(10 if random.random() < 0.05 else 100)] = None
-    return list(drawn)
-
-
-def _comparing(words: Words, random: Random) -> Problem:
-    a, b = _numbers(random, 2)
-    larger = random.random() < 0.5
-    first, second = (max(a, b), min(a, b)) if larger else (min(a, b), max(a, b))
-    which = random.choice(words.larger if larger else words.smaller)
-    slots = {"a": str(a), "b": str(b), "which": which, "first": str(first), "second": str(second)}
-    return Problem(f"{min(a, b)} {max(a, b)}", slots)
-
-
-def _sorting(words: Words, random: Random) -> Problem:
-    numbers = _numbers(random, 3)
-    falling = random.random() < 0.5
-    slots = {
-        "numbers": ", ".join(map(str, numbers)),
-        "order": random.choice(words.falling if falling else words.rising),
-        "sorted": ", ".join(map(str, sorted(numbers, reverse=falling))),
-    }
-    return Problem(" ".join(map(str, sorted(numbers))), slots)
-
-
-def _letters(words: Words, random: Random) -> Problem:
-    word = random.choice(words.spelled)
-    return Problem(word, {"word": word, "letters": "-".join(word), "count": str(len(word))}, closed=True)
-
-
-def _opposites(words: Words, random: Random) -> Problem:
-    word, opposite = random.sample(random.choice(words.opposites), 2)
-    return Problem(word, {"word": word, "opposite": opposite}, closed=True)
-
-
-def _calendar(words: Words, random: Random) -> Problem:
-    kind, names = random.choice((("day", words.days), ("month", words.months)))
-    side, step = random.choice((("after", 1), ("before", -1)))
-    index = random.randrange(len(names))
-    slots = {"kind": kind, "side": side, "item": names[index], "result": names[(index + step) % len(names)]}
-    return Problem(f"{side} {names[index]}", slots, closed=True)
-
-
-def _capitals(words: Words, random: Random) -> Problem:
-    country, capital = random.choice(list(words.capitals.items()))
-    return Problem(country, {"country": country, "capital": capital}, closed=True)
+    return Problem(call, slots, call)
 
 
 def _name(words: Words, random: Random) -> str:
@@ -168,43 +77,17 @@ def _number_recall(words: Words, random: Random) -> Problem:
     return Problem(number, {"what": random.choice(words.numbered), "number": number})
 
 
-def _story(words: Words, random: Random) -> Problem:
-    slots = {"hero": _name(words, random), "thing": random.choice(words.story_things)}
-    return Problem(slots["hero"], slots)
-
-
-def _refusal(words: Words, random: Random) -> Problem:
-    reason, topics = random.choice(list(words.unknowable.items()))
-    topic = random.choice(topics)
-    known = " ".join(words.answered.get(word, word) for word in topic.split())
-    return Problem(topic, {"asked": topic, "known": known, "reason": reason}, closed=True)
-
-
 PROBLEM_GENERATORS: dict[str, Callable[[Words, Random], Problem]] = {
     "arithmetic": _arithmetic,
-    "small_sums": _small_sums,
-    "units": _units,
-    "comparing": _comparing,
-    "sorting": _sorting,
-    "spelling": _letters,
-    "counting_letters": _letters,
-    "opposites": _opposites,
-    "calendar": _calendar,
-    "capitals": _capitals,
     "name_recall": _name_recall,
     "number_recall": _number_recall,
-    "story": _story,
-    "refusal": _refusal,
 }
 
 
 # The phrasings of problems, and the conversations that are made of them.
 
+DECLARED = 0.8  # share of the conversations in which the calculator is declared
 HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
-SAME_GROUPS = {  # what is held out from one skill is held out from the other
-    "story": "name_recall",
-    "small_sums": "arithmetic",
-}
 
 
 class Opening(StrictModel):
@@ -215,26 +98,22 @@ class Opening(StrictModel):
 
 
 class Skill(StrictModel):
-    """The templates, with {slots}, of a skill's questions and answers.
-
-    An answer of several parts takes one template of each list, and is right if it contains the values of the slots.
-    """
+    """The templates, with {slots}, of a skill's questions and of its answer."""
 
     weight: PositiveFloat
     opening: Opening | None = None
     known: Texts
     held_back: Texts
-    answer: str | list[Texts]
+    answer: str
 
     @property
     def templates(self) -> list[str]:
         openings = self.opening.tell + self.opening.reply if self.opening else []
-        answers = [self.answer] if isinstance(self.answer, str) else chain(*self.answer)
-        return [*openings, *self.known, *self.held_back, *answers]
+        return [*openings, *self.known, *self.held_back, self.answer]
 
 
 class SkillsFile(StrictModel):
-    skills: dict[str, Skill]
+    skills: Annotated[dict[str, Skill], Field(min_length=1)]
     words: Words
     small_talk: Annotated[list[TextPair], Field(min_length=1)]
 
@@ -254,7 +133,7 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     source = _read(file)
     random = Random(seed)
     for number in islice(count(1), limit):
-        has_calculator = random.random() < 0.5
+        has_calculator = random.random() < DECLARED
         tasks, small_talk = _draw(source, random, number, has_calculator)
         *others, last = sorted(tasks, key=lambda task: split_position(task.group), reverse=True)
         between = [task.opening + task.exchange for task in others] + small_talk
@@ -268,9 +147,8 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
 
 def _read(file: Path) -> SkillsFile:
     source = read_yaml(file, SkillsFile)
-    if source.skills.keys() != PROBLEM_GENERATORS.keys():
-        odd = ", ".join(sorted(source.skills.keys() ^ PROBLEM_GENERATORS.keys()))
-        raise ValueError(f"{file}: skills: missing or unknown: {odd}: expected exactly {', '.join(PROBLEM_GENERATORS)}")
+    if odd := ", ".join(sorted(source.skills.keys() - PROBLEM_GENERATORS.keys())):
+        raise ValueError(f"{file}: skills: unknown: {odd}: expected some of {', '.join(PROBLEM_GENERATORS)}")
     for name, skill in source.skills.items():
         _check_slots(f"{file}: skills.{name}", skill, PROBLEM_GENERATORS[name](source.words, Random(0)).slots)
     return source
@@ -289,11 +167,7 @@ def _draw(
     source: SkillsFile, random: Random, number: int, has_calculator: bool
 ) -> tuple[list[Task], list[list[Message]]]:
     held_back_number, is_known = divmod(number, HELD_BACK_EVERY)
-    first = (
-        _skill_name(source, random)
-        if is_known
-        else list(PROBLEM_GENERATORS)[held_back_number % len(PROBLEM_GENERATORS)]
-    )
+    first = _skill_name(source, random) if is_known else list(source.skills)[held_back_number % len(source.skills)]
     make = partial(_task, source, random=random, has_calculator=has_calculator)
     tasks, small_talk = {first: make(first, held_back=not is_known)}, []
     for _ in range(random.choices((0, 1, 2, 3), (50, 30, 15, 5))[0]):
@@ -316,24 +190,21 @@ def _small_talk(source: SkillsFile, random: Random) -> list[Message]:
 
 def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool, held_back: bool) -> Task:
     skill, problem = source.skills[name], PROBLEM_GENERATORS[name](source.words, random)
-    refuses = bool(problem.call) and not has_calculator and not problem.closed
+    refuses = bool(problem.call) and not has_calculator
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
     question = _vary_spelling(phrasings[index], random).format(**problem.slots)
     if refuses:
         answer = random.choice(source.words.no_calculator)
         scored = {"answers": source.words.no_calculator}
-    elif isinstance(skill.answer, str):
+    else:
         answer = skill.answer.format(**problem.slots)
         scored = {"answers": [answer]}
-    else:
-        answer = " ".join(random.choice(templates).format(**problem.slots) for templates in skill.answer)
-        scored = {"contains": list(problem.slots.values())}
     if held_back:
         side: SplitName = "test" if 2 * index < len(phrasings) else "validation"
         group = on_side(f"skills/{name}/{index}/{problem.key}", side)
     else:
-        group = f"skills/{SAME_GROUPS.get(name, name)}/{problem.key}{f'/{index}' if problem.closed else ''}"
+        group = f"skills/{name}/{problem.key}"
     scored_name = "no_calculator" if refuses else name
     return Task(
         group,

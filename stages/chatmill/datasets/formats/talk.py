@@ -6,7 +6,7 @@ it is known. Of the held-back phrasings of an exchange, the first half is for te
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, cycle, islice
 from pathlib import Path
@@ -17,10 +17,11 @@ from chatmill.conversation import Conversation, declare_tools
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.formats.talk_conversation import Choices, Talk
 from chatmill.datasets.split import SplitName, on_side
-from chatmill.talk.grammar import Node
-from chatmill.talk.persona import Exchange, Fact, Persona, read_persona, slots_of
+from chatmill.talk.grammar import Node, Word, slots_of
+from chatmill.talk.persona import Exchange, Fact, Persona, read_persona
 
 HELD_BACK_EVERY = 15
+DECLARED = 0.8  # share of the conversations in which the calculator is declared
 DISTANCES = (0, 5, 1, 12, 3, 20, 2, 8)  # exchanges between a fact and the question for it, at least
 
 
@@ -79,7 +80,8 @@ class HeldBackTalks:
         talk.exchanges(known)
         has_typos = talk.add(last, [phrasing], is_noisy=is_noisy)
         skill = {"name": "talk", "intent": last.path, "phrasing": "held_back", "turn": turn, "noisy": has_typos}
-        return HeldBackTalk(split, talk.messages, skill | {"slots": talk.said_before_answer})
+        accepted = self._persona.accepted(last, talk.said_before_answer, talk.messages[-2].text)
+        return HeldBackTalk(split, talk.messages, skill | {"accepted": accepted})
 
     def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
         size = len(exchange.held_back)
@@ -100,8 +102,9 @@ class HeldBackTalks:
         side, phrasings, split = self._question(fact)
         talk.ask(fact, phrasings)
         skill = {"name": "recall", "phrasing": side, "fact": fact.name, "distance": distance}
-        said = talk.said_before_answer
-        return HeldBackTalk(split, talk.messages, skill | {"contains": _recalled(fact, said), "slots": said})
+        skill["contains"] = _recalled(fact, talk.said_before_answer)
+        skill["accepted"] = self._persona.accepted(fact.ask, talk.said_before_answer, talk.messages[-2].text)
+        return HeldBackTalk(split, talk.messages, skill)
 
     def _talk_of_others(self, talk: Talk, intents: Sequence[Exchange], length: int) -> None:
         end, choices = talk.length + length, Choices(intents)
@@ -122,10 +125,10 @@ class HeldBackTalks:
         return "known", fact.ask.known, "validation" if index % 8 == 6 else "test"
 
 
-def _recalled(fact: Fact, said: dict[str, str]) -> list[str]:
+def _recalled(fact: Fact, said: Mapping[str, Word]) -> list[str]:
     """The words of a fact that an answer must contain: those that the question does not say."""
     asked = slots_of(fact.ask.phrasings)
-    return [said[key] for key in sorted(fact.slots - asked) if key in said]
+    return [said[key]["word"] for key in sorted(fact.slots - asked) if key in said]
 
 
 # Conversations of known phrasings, and those of both kinds in turn.
@@ -142,14 +145,12 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     known, held_back = KnownTalks(persona, random), HeldBackTalks(persona, random)
     for number in islice(count(1), limit):
         place, group = f"{file}: conversation {number}", f"talk/{number}"
-        has_calculator = random.random() < 0.5
+        has_calculator = random.random() < DECLARED
         if number % HELD_BACK_EVERY:
             item = Example(place, on_side(group, "train"), as_turns(known.draw()))
         else:
             talk = held_back.draw()
-            item = Example(
-                place, on_side(group, talk.split), as_turns(talk.conversation), talk.skill | {"persona": file.name}
-            )
+            item = Example(place, on_side(group, talk.split), as_turns(talk.conversation), talk.skill)
         yield replace(item, turns=as_turns(declare_tools(item.conversation))) if has_calculator else item
 
 

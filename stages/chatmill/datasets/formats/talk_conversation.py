@@ -6,7 +6,8 @@ from itertools import accumulate
 from random import Random
 
 from chatmill.conversation import Conversation, Message
-from chatmill.talk.grammar import Node, Speaker, Word, fold
+from chatmill.talk.folding import letters
+from chatmill.talk.grammar import Node, Speaker, Word, draw_word
 from chatmill.talk.persona import Exchange, Fact, Persona
 
 # How people write a plain sentence: mostly with a capital and a full stop, sometimes in haste or with typos.
@@ -71,7 +72,8 @@ def _typo(word: str, random: Random) -> str:
 # The conversation.
 
 _BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
-TYPOS = 0.2  # share of the messages with typing errors
+TYPOS = 0.3  # share of the messages with typing errors
+FILLERS = 0.15  # share of the messages with words before, and of those with words after
 ATTEMPTS_TO_PHRASE = 100
 ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
 
@@ -92,12 +94,13 @@ class Talk:
 
     def __init__(self, persona: Persona, random: Random) -> None:
         self.messages: Conversation = []
-        self.said_before_answer: dict[str, str] = {}  # the words by slot, before the last answer
+        self.said_before_answer: dict[str, Word] = {}  # the words by slot, before the last answer
         self._persona, self._random = persona, random
         self._speaker = Speaker(persona.words, random)
         self._told = dict[str, Word]()
         self._told_at = dict[str, int]()  # the length after a fact was told, by its name
         self._intents = set[str]()
+        self._answers = set[Node]()  # that were given, and are repeated only where no other is left
 
     @property
     def length(self) -> int:
@@ -138,10 +141,12 @@ class Talk:
         if random.random() < TYPOS if is_noisy is None else is_noisy:
             kept = {part for word in speaker.said.values() for form in word.values() for part in form.split()}
             text = add_typos(plain, random, kept)
-        self.said_before_answer = {key: word["word"] for key, word in speaker.said.items()}
+        self.said_before_answer = dict(speaker.said)
         speaker.drawable = exchange.drawable
-        usable = [answer for answer in exchange.answers if answer.is_usable(speaker.said, speaker.drawable)]
-        answer = _tidy(random.choice(usable).expand(speaker))
+        usable = [answer for answer in exchange.answers if speaker.is_usable(answer)]
+        node = random.choice([answer for answer in usable if answer not in self._answers] or usable)
+        self._answers.add(node)
+        answer = _tidy(speaker.say(node))
         self.messages.append(Message.from_text("user", vary_spelling(text, random)))
         self.messages.append(Message.from_text("assistant", answer[0].upper() + answer[1:]))
         return text != plain
@@ -152,10 +157,23 @@ class Talk:
         for _ in range(ATTEMPTS_TO_PHRASE):
             said.clear()
             said |= before
-            text = _tidy(opening + self._random.choice(phrasings).expand(self._speaker))
-            if phrasings is not exchange.known or fold(text).strip() not in self._persona.held_back:
+            text = _tidy(opening + self._speaker.say(self._random.choice(phrasings)))
+            if phrasings is not exchange.known:
+                return text
+            text = text if opening else self._with_fillers(text)
+            if letters(text) not in self._persona.held_back:
                 return text
         raise ValueError(f"{self._persona.file}: {exchange.path}: its known phrasings are all held back: add others")
+
+    def _with_fillers(self, text: str) -> str:
+        """The text, sometimes with words before or after it that mean nothing."""
+        random, persona = self._random, self._persona
+        if persona.before and random.random() < FILLERS:
+            text = random.choice(persona.before) + text
+        if persona.after and random.random() < FILLERS:
+            end = text[-1] if text.endswith(("?", "!")) else ""
+            text = text.removesuffix(end) + random.choice(persona.after) + end
+        return text
 
     def tell(self, fact: Fact) -> None:
         """Tell a fact, or tell it anew with other words, if there are some."""
@@ -173,10 +191,9 @@ class Talk:
     def _other_words(self, fact: Fact) -> dict[str, Word]:
         result = dict[str, Word]()
         for key in sorted(fact.slots & self._told.keys()):
-            words = self._persona.words[key.partition(".")[0]]
-            others = [word for word in words if word not in (*self._told.values(), *result.values())]
-            if others:
-                result[key] = self._random.choice(others)
+            words, told = self._persona.words[key.partition(".")[0]], [*self._told.values(), *result.values()]
+            if any(word not in told for word in words):
+                result[key] = draw_word(words, told, self._random)
         return result
 
     def ask(self, fact: Fact, phrasings: Sequence[Node] | None = None) -> None:
