@@ -12,7 +12,7 @@ def test_a_minute_of_training_teaches_to_answer(tmp_path):
     project = copy_project(tmp_path, git=False)
     project.edit(
         {
-            "prepare.persona.limit": 2000,
+            "prepare.mill.limit": 2000,
             "prepare.skills.limit": 8000,
             "train_model.depth": 2,
             "train_model.steps": 500,

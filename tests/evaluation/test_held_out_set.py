@@ -37,8 +37,8 @@ def test_questions_are_exercises_and_found_beyond_the_sample(tmp_path):
     records = [exercise("add", key) for key in range(4)]
     records += [
         exercise("add", 5, "held_back"),
-        exercise("talk", 6),
-        exercise("recall", 7),
+        message(6, turn=1, noisy=False),
+        message(7, name="recall"),
         exercise("tell", 8, "known", "contains"),
     ]
     file = write_all(tmp_path / "test.jsonl", [*records, exercise("judge", 9, "known", "judged_by")])
