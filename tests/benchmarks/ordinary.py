@@ -1,12 +1,12 @@
 """Answers to ordinary messages, judged without knowing whose they are.
 
-    python tests/benchmarks/ordinary.py ask MODEL OUT.jsonl [--one-chat]
+    python tests/benchmarks/ordinary.py ask MODEL OUT.jsonl [--one-chat] [--messages FILE.jsonl]
     python tests/benchmarks/ordinary.py count DATA OUT.jsonl
     python tests/benchmarks/ordinary.py sheet SHEET.tsv KEY.json ANSWERS.jsonl…
     python tests/benchmarks/ordinary.py score KEY.json SHEET.tsv [SECOND.tsv]
 
-`ask` lets a model answer the messages of ordinary_messages.jsonl, greedily: each opening begins a chat, which its
-follow-ups continue, or with --one-chat all are one conversation. `count` answers with samples of a 4-gram that is
+`ask` lets a model answer the messages of ordinary_messages.jsonl or FILE, greedily: each opening begins a chat, which
+its follow-ups continue, or with --one-chat all are one conversation. `count` answers with samples of a 4-gram that is
 counted on DATA/tokens. `sheet` writes all answers in random order, each with what was said before it and an empty
 column, in which a judge writes 2 for a sensible answer, 1 for an odd one, 0 for nonsense. `score` gives each file's
 shares with Wilson's interval, and Cohen's kappa of two judges.
@@ -38,16 +38,12 @@ ORDER = 4
 VERDICTS = ("0", "1", "2")
 
 
-def read_messages() -> list[dict]:
-    return [json.loads(line) for line in MESSAGES.open(encoding="utf-8")]
-
-
-def write_answers(out: Path, reply, *, one_chat: bool) -> None:
+def write_answers(out: Path, reply, *, one_chat: bool = False, messages: Path = MESSAGES) -> None:
     """Answer all messages by `reply(history, message)`, where the history is a list of pairs."""
     histories: dict[int | None, list[tuple[str, str]]] = {}
     history: list[tuple[str, str]] = []
     with out.open("w", encoding="utf-8") as lines:
-        for entry in read_messages():
+        for entry in map(json.loads, messages.open(encoding="utf-8")):
             if not one_chat:
                 history = histories.get(entry["after"], []) if entry["after"] else []
             answer = reply(history, entry["message"])
@@ -65,7 +61,7 @@ def ask(options: argparse.Namespace) -> None:
             session.clear()
         return "".join(session.ask(message))
 
-    write_answers(options.out, reply, one_chat=options.one_chat)
+    write_answers(options.out, reply, one_chat=options.one_chat, messages=options.messages)
 
 
 def count(options: argparse.Namespace) -> None:
@@ -98,7 +94,7 @@ def count(options: argparse.Namespace) -> None:
             answer.append(read[-1])
         return tokenizer.decode([i for i in answer if i != end])
 
-    write_answers(options.out, reply, one_chat=False)
+    write_answers(options.out, reply)
 
 
 def sheet(options: argparse.Namespace) -> None:
@@ -152,6 +148,7 @@ def main() -> None:
     one.add_argument("model", type=Path)
     one.add_argument("out", type=Path)
     one.add_argument("--one-chat", action="store_true")
+    one.add_argument("--messages", type=Path, default=MESSAGES)
     one.add_argument("--threads", type=int, default=2)
     one.set_defaults(run=ask)
     one = commands.add_parser("count")

@@ -30,7 +30,6 @@ FIGURES = {
     "recall": ("recall",),
     "verbatim": ("verbatim", "share"),
     "bits per byte": ("bits_per_byte", "all"),
-    "bits per byte, smalltalk": ("bits_per_byte", "by_source", "smalltalk"),
 }
 
 

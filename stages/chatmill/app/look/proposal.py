@@ -17,6 +17,7 @@ from chatmill.datasets.formats.containers import files_of, object_rows
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import SourceParameters, Tally
+from chatmill.talk.persona import read_persona
 
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use
@@ -172,7 +173,10 @@ def _guesses(kind: FileKind, rows: list[Any], file: Path) -> list[Guess]:
 
 
 def _of_yaml(file: Path) -> Guess:
-    """The guess of a YAML file: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError."""
+    """The guess of a YAML file: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError.
+
+    A persona is read, so that what is wrong in it, or can hardly be learnt, is said before anything is trained.
+    """
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -180,11 +184,12 @@ def _of_yaml(file: Path) -> Guess:
     keys = {*content} if isinstance(content, dict) else set()
     for format, needed in (("talk", {"intents"}), ("skills", {"skills"}), ("hub", {"dataset", "revision"})):
         if needed <= keys:
-            doubt = f"limit: conversations are generated from this file, here {_GENERATED:,}: set how many you want"
-            is_generated = format != "hub"
-            return Guess(
-                format=format, limit=_GENERATED if is_generated else None, doubts=[doubt] if is_generated else []
-            )
+            if format == "hub":
+                return Guess(format=format)
+            doubts = [f"limit: conversations are generated from this file, here {_GENERATED:,}: set how many you want"]
+            if format == "talk":
+                doubts += read_persona(file).warnings
+            return Guess(format=format, limit=_GENERATED, doubts=doubts)
     raise NoGuessError("YAML is read where it holds intents (talk), skills, or a dataset of the hub and its revision")
 
 
