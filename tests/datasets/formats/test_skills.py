@@ -86,7 +86,7 @@ def test_the_calculator_is_called_where_it_is_declared_and_there_is_something_to
         assert kinds == (["call", "output", "text"] if calls else ["text"]), render(item.conversation)
         assert declared_tools(item.conversation) in ([], ["calculator"])
         declared += bool(declared_tools(item.conversation))
-    assert 0.78 < declared / len(items) < 0.82
+    assert 0.63 < declared / len(items) < 0.67
 
 
 def test_the_first_conversations_of_a_seed_are_these_bytes():

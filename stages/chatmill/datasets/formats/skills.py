@@ -86,7 +86,7 @@ PROBLEM_GENERATORS: dict[str, Callable[[Words, Random], Problem]] = {
 
 # The phrasings of problems, and the conversations that are made of them.
 
-DECLARED = 0.8  # share of the conversations in which the calculator is declared
+DECLARED = 0.65  # share of the conversations in which the calculator is declared
 HELD_BACK_EVERY = 25  # conversations, of which one has a held-back phrasing
 
 
