@@ -29,7 +29,7 @@ RUNS = [
     ["gguf", "data/model", "data/export/gguf-again", "--quantize", "q4_0"],
     ["pack", "data/export/packed"],
     ["page", "-o", "data/export/chat.html"],
-    ["prepare", "--look", "data/raw/talk.jsonl"],
+    ["prepare", "--look", "data/raw/visits.jsonl"],
     ["qwen3c", "data/model", "data/export/qwen3c"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],

@@ -91,7 +91,4 @@ def copy_project(folder, *, git):
     if not git:
         (folder / ".dvc" / "config").open("a").write("    no_scm = true\n")
     project.edit(TINY)
-    for source, limit in (("smalltalk", 200), ("talk", 400)):
-        file = folder / f"data/raw/{source}.jsonl"
-        file.write_text("".join(file.open().readlines()[:limit]))
     return project
