@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from chatmill.report.summary import key_figures, significant
 
 EVALUATION = {
+    "model": {"precision": "bfloat16", "compile": True},
     "bits_per_byte": {"all": 0.382457, "assistant": 0.078376, "baselines": {"xz": 1.069187, "ngram": 0.628857}},
     "skills": {"macro": 0.973077, "adding": 1.0, "held_back": {"macro": 0.963462}},
     "stops_rate": 1.0,
@@ -61,7 +62,7 @@ ALL = {
     "train_conversations": 32173,
     "rejected": 6,
     "leaked": 0,
-    "processor": "fast",
+    "processor": "fast, bfloat16, compiled",
 }
 
 

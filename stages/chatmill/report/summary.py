@@ -26,10 +26,14 @@ PROMPT_TOKENS = 128
 def key_figures(
     mix: Metrics, curve: Curve, evaluation: Metrics, benchmark: Metrics, soft_tokenizer: Metrics
 ) -> Metrics:
-    """The figures by name, with four significant digits, and the processor: another trains a slightly other model."""
+    """The figures by name, with four significant digits, and how they were computed: another way gives another model.
+
+    One name stands for several generations of a processor, which differ in precision, and in whether they compile.
+    """
     times = times_by_engine(benchmark)
     validation = curve.get("validation_bits_per_byte")
     rejected = get_nested(mix, "rejected")
+    how = get_nested(evaluation, "model", "precision"), get_nested(evaluation, "model", "compile") and "compiled"
     figures = {
         "bits_per_byte": get_nested(evaluation, "bits_per_byte", "all"),
         "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
@@ -55,7 +59,7 @@ def key_figures(
         "train_conversations": get_nested(mix, "conversations", "train"),
         "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
         "leaked": get_nested(mix, "leaked"),
-        "processor": get_nested(benchmark, "machine", "processor"),
+        "processor": ", ".join(filter(None, (get_nested(benchmark, "machine", "processor"), *how))) or None,
     }
     return {name: significant(value) for name, value in figures.items() if value is not None}
 
