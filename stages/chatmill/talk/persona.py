@@ -54,7 +54,9 @@ def read_yaml(file: Path, model: type[_Model]) -> _Model:
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     except ValidationError as error:
-        first = error.errors()[0]
+        first = max(
+            error.errors(), key=lambda found: found["type"] == "extra_forbidden"
+        )  # a misspelt key is missing, too
         place = ".".join(map(str, first["loc"])) or "the file"
         raise ValueError(f"{file}: {place}: {first['msg']}{_REMEDIES.get(first['type'], '')}") from error
 
@@ -205,7 +207,7 @@ class _Reader:
             self._exchange(f"intents.{name}", name, section, frozenset()) for name, section in source.intents.items()
         )
         facts = tuple(self._fact(name, section) for name, section in source.facts.items())
-        warnings = tuple(self.warnings)
+        warnings = tuple(dict.fromkeys(self.warnings))  # the question for a fact is read twice
         around = tuple(source.again), tuple(source.before), tuple(source.after)
         persona = Persona(self.file, self.words, intents, facts, *around, warnings)
         return replace(persona, held_back=self._compare(persona.openings()))
@@ -254,7 +256,7 @@ class _Reader:
         )
         number = sum(num_texts(node, {}) for node in known)
         if number < FEW_TEXTS:
-            self.warnings.append(f"{place}: {number} known texts: write about ten phrasings, as different people would")
+            self.warnings.append(f"{place}.known: {number} of the {FEW_TEXTS} texts or more that a model learns from")
         return Exchange(path, section.weight, known, held_back, answers, drawable, follow)
 
     def _parse(self, place: str, sources: list[str]) -> tuple[Node, ...]:
