@@ -94,7 +94,7 @@ def test_commands_work(own_project, block):
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout  # line breaks alone, maybe: the model has learnt for four steps
+    assert result.stdout or result.stderr
     assert untracked(own_project.folder) == before
 
 
