@@ -84,7 +84,7 @@ def test_what_a_grammar_gives_matches_it(text, seed, is_said):
     node, said = parse(text, WORDS), {"pet": PIG} if is_said else {}
     speaker = Speaker(WORDS, Random(seed), dict(said), slots_of([node]))
     expansion = speaker.say(node)
-    assert accepts(text, f" {expansion.upper()} ?!", said, slots_of([node])) or "{name|" in text
+    assert accepts(text, f" {expansion.upper()} ?!", said, slots_of([node]))
     assert accepts(text, expansion, speaker.said) or "{name|" in text
     assert not accepts(text, f"{expansion} zebra", said, slots_of([node]))
     assert needed_slots(node) <= speaker.said.keys() <= slots_of([node]) | said.keys()

@@ -65,6 +65,17 @@ class FirstSaid:
 
     nodes: tuple["Node", ...]
 
+    def possible(self, said: Container[str], drawable: Container[str]) -> "list[Node]":
+        """The nodes of which one is chosen, where the answer itself may have drawn some of these slots before."""
+        found = []
+        for node in self.nodes[:-1]:
+            keys = slots_of([node])
+            if all(key in said or key in drawable for key in keys):
+                found.append(node)
+                if all(key in said for key in keys):
+                    return found
+        return [*found, self.nodes[-1]]
+
     def chosen(self, said: Container[str]) -> "Node":
         return next((node for node in self.nodes if all(key in said for key in slots_of([node]))), self.nodes[-1])
 
@@ -297,5 +308,6 @@ def pattern(node: Node, context: Context) -> str:
         case Choice():
             return f"(?:{'|'.join(pattern(option, context) for option in node.nodes)})"
         case FirstSaid():
-            chosen = node.chosen(context.said.keys() | context.drawable)
-            return f"(?:{pattern(chosen, context)}{'' if slots_of([chosen]) else '|' + context.echo})"
+            possible = node.possible(context.said, context.drawable)
+            options = [pattern(one, context) for one in possible]
+            return f"(?:{'|'.join(options)}{'' if slots_of(possible[-1:]) else '|' + context.echo})"

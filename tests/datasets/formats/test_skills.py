@@ -58,7 +58,8 @@ def arithmetic(question, answer, conversation):
 
 def name_recall(question, answer, conversation):
     name = re.fullmatch(r"Your name is (\w+)\.", answer)[1]
-    return re.search(rf"\b{name}\b", conversation[0].text)
+    after_first_word = question.partition(" ")[2]  # a made-up name may be a word with which a question begins: Say
+    return name not in after_first_word and re.search(rf"\b{name}\b", conversation[0].text)
 
 
 def number_recall(question, answer, conversation):
