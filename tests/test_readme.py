@@ -66,8 +66,11 @@ def test_links_lead_somewhere(page):
 
 @pytest.fixture(scope="module")
 def own_project(git_project, tmp_path_factory):
-    """A project in which the commands of the pages may do what they do."""
-    return git_project.copy(tmp_path_factory.mktemp("readme") / "project")
+    """A project in which the commands of the pages may do what they do; its model has learnt to answer in words."""
+    project = git_project.copy(tmp_path_factory.mktemp("readme") / "project")
+    project.edit({"train_model.steps": 60})
+    project.repro()
+    return project
 
 
 def untracked(folder):
@@ -94,7 +97,7 @@ def test_commands_work(own_project, block):
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stdout or result.stderr
+    assert result.stdout.strip() or "chatmill verify" in block  # which is silent where all is in order
     assert untracked(own_project.folder) == before
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import log
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -171,8 +171,6 @@ def answer_all(
 
 KINDS = ("first", "later", "noisy", "recall")
 TRAINED_GROUPS = "train/talk/"  # begin of the groups of the conversations that the format talk makes for training
-
-Named = TypeVar("Named")
 
 
 def measure_sense(

@@ -69,6 +69,13 @@ class SoftTargets(NamedTuple):
     weight: Tensor  # (), with which the chances are multiplied
 
 
+class Answers(NamedTuple):
+    """Where N answers begin, and which of them each target belongs to; number 0 stands for no answer."""
+
+    begins: Tensor  # (N,) int64, places of targets among all B T
+    of_targets: Tensor  # (B, T) int64
+
+
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
@@ -86,6 +93,7 @@ class ChatModel(nn.Module):
         elif not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.head_alignment = 0.0  # weight of the distance between head and embedding in the training loss
+        self.bag_of_words = 0.0  # weight of the tokens of each answer, in any order, where it begins
         if torch.get_default_device().type != "meta":  # where this, too, takes seconds of imports
             self.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
 
@@ -114,12 +122,13 @@ class ChatModel(nn.Module):
         mask: Tensor | Segments | None,
         targets: Tensor,
         soft_targets: SoftTargets | None = None,
+        answers: Answers | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T) ids and targets -> (B, T) float32, the loss of each target; and the auxiliary loss to add to its mean.
 
-        The auxiliary loss is None, a scalar, (B,) or, with soft targets, (B, T): what it costs that these are the
-        targets in part. Where the weights are sharded, `training.distributed.shard` has them gathered for this method
-        as for `forward`.
+        The auxiliary loss is None, a scalar, (B,) or, with soft targets or answers, (B, T): what it costs that the
+        former are the targets in part, and that all tokens of an answer are predicted where it begins. Where the
+        weights are sharded, `training.distributed.shard` has them gathered for this method as for `forward`.
         """
         table = self.model.embed_tokens.weight
         x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
@@ -142,7 +151,20 @@ class ChatModel(nn.Module):
             others = logits.gather(1, tokens.flatten(0, 1))
             soft = weight * (chances.flatten(0, 1) * (own - others)).sum(1).view(targets.shape)
             penalty = soft + (0.0 if penalty is None else penalty.view(-1, 1))
+        if answers is not None:
+            bag = self.bag_of_words * self._bag_nats(x, head, targets, answers)
+            penalty = bag + (0.0 if penalty is None else penalty if penalty.ndim == 2 else penalty.view(-1, 1))
         return nats, penalty
+
+    def _bag_nats(self, x: Tensor, head: Tensor, targets: Tensor, answers: Answers) -> Tensor:
+        """(B, T, C), (V, C), (B, T) -> (B, T): the loss of each answer's tokens in a bag of words (arXiv:1703.10960).
+
+        The bag is read from the state before the answer with its channels rolled by half: so it needs no weights of its
+        own, and the state says both, the next token and the bag.
+        """
+        states = x.flatten(0, 1)[answers.begins].roll(x.shape[-1] // 2, -1)
+        bags = F.linear(states, head).float().log_softmax(1)
+        return -bags[answers.of_targets, targets] * (answers.of_targets > 0)
 
     def _head_weight(self, table: Tensor) -> Tensor:
         """(V, C) -> (V, C): the weight of the head, which may be the embedding's."""
@@ -211,11 +233,14 @@ def distance(first: Tensor, second: Tensor) -> Tensor:
 
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int) -> None:
-    """Initialise the weights for training: each layer starts as the identity, as its output matrices are zero."""
+    """Initialise the weights for training: each layer starts as the identity, as its output matrices are zero.
+
+    Queries are short, so that attention is nearly even at first: what a message is about is then learnt sooner.
+    """
     generator = torch.Generator().manual_seed(seed)
     for name, weight in model.named_parameters():
         if weight.ndim == 1:
-            weight.fill_(1.0)
+            weight.fill_(0.3 if "q_norm" in name else 1.0)
         elif name.endswith(("o_proj.weight", "down_proj.weight")):
             weight.zero_()
         else:

@@ -47,6 +47,7 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     tie_embeddings: bool = True
     head_alignment: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     head: Literal["table", "bytes"] = "table"
+    bag_of_words: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none"
     tokens_per_chunk: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
     width: PositiveInt | None = None

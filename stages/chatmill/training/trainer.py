@@ -8,12 +8,13 @@ import math
 from collections.abc import Container, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.conversation import LossKind
-from chatmill.model.chat_model import ChatModel, Decoder, SoftTargets
+from chatmill.model.chat_model import Answers, ChatModel, Decoder, SoftTargets
 from chatmill.model.layers import Segments, conversation_mask, find_segments
 from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
 from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
@@ -22,6 +23,7 @@ from chatmill.training.packing import Batch
 from chatmill.training.train_parameters import Precision, TrainParameters
 
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
+_TOKENS_PER_ANSWER = 16  # and message, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 
 
@@ -44,6 +46,24 @@ def takes_segments(model: ChatModel, device: torch.device, precision: Precision)
         return False
     fits = model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
     return precision == "bfloat16" and fits and type(model.model) is Decoder and not model.config.variant.sliding_window
+
+
+def find_answers(loss: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(B, T) LossKind of targets -> the fields of Answers: runs of trained targets after a prompt, so not documents.
+
+    The number of answers is filled up, mostly to the same one, so that few shapes are compiled.
+    """
+    before = np.roll(loss, 1, axis=1)
+    before[:, :1] = LossKind.IGNORED
+    is_trained = loss == LossKind.TRAINED
+    begins = is_trained & (before == LossKind.PROMPT)
+    places = np.flatnonzero(begins)
+    numbers = np.where(begins, begins.cumsum().reshape(loss.shape), 0).ravel()
+    is_first = (is_trained & (before != LossKind.TRAINED)).ravel()
+    last_first = np.maximum.accumulate(np.where(is_first, np.arange(loss.size), 0))
+    filled = np.zeros(max(loss.size // _TOKENS_PER_ANSWER, 1 << len(places).bit_length()), np.int64)
+    filled[1 : len(places) + 1] = places
+    return filled, np.where(is_trained, numbers[last_first].reshape(loss.shape), 0)
 
 
 class LossTotals(NamedTuple):
@@ -196,8 +216,11 @@ class Trainer:
         if batch.teacher is not None:
             tokens, chances = map(self._to_device, batch.teacher)
             soft_targets = SoftTargets(tokens, chances, torch.tensor(self.teacher_weight, device=ids.device))
+        answers = None
+        if self.model.bag_of_words and torch.is_grad_enabled():
+            answers = Answers(*map(self._to_device, find_answers(batch.loss)))
         with autocast(ids.device.type, self.precision):  # not in what is compiled: PyTorch caches no such graph
-            nats, penalty = self.nats(ids, positions, visible, targets, soft_targets)
+            nats, penalty = self.nats(ids, positions, visible, targets, soft_targets, answers)
         weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
         num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
@@ -215,13 +238,14 @@ class Trainer:
         visible: Tensor | Segments,
         targets: Tensor,
         soft_targets: SoftTargets | None,
+        answers: Answers | None,
     ) -> tuple[Tensor, Tensor | None]:
         """Four (B, T) -> (B, T) float32, the loss of each target; and the model's auxiliary loss, if any.
 
         `visible` are the conversations (B, T) that tokens belong to, or their segments.
         """
         mask = visible if isinstance(visible, Segments) else conversation_mask(visible)
-        return self.model.nats(ids, positions, mask, targets, soft_targets)
+        return self.model.nats(ids, positions, mask, targets, soft_targets, answers)
 
 
 def make_trainer(
@@ -237,6 +261,7 @@ def make_trainer(
         set_up_compiler()
     load_full_state_dict(model, model.state_dict(), group)
     model.head_alignment = parameters.head_alignment
+    model.bag_of_words = parameters.bag_of_words if parameters.head == "table" else 0.0
     sharded = parameters.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=hardware.compile)

@@ -40,7 +40,7 @@ def side(item):
 def test_the_first_conversations_of_a_seed_are_these(file):
     first = next(generate(file, limit=1, seed=1))
     assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
-    assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?"), ("I do not kno.", "A stick.")]
+    assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?")]
 
 
 def test_no_held_back_phrasing_is_said_in_training(items, persona):

@@ -133,8 +133,9 @@ def _recalled(fact: Fact, said: Mapping[str, Word]) -> list[str]:
 
 # Conversations of known phrasings, and those of both kinds in turn.
 
+GOES_ON = 0.5  # how often an exchange is followed by one of its own: else the topic changes, as people change it
 LONG_CHAT = (20, 40)  # exchanges
-SHORT_CHAT = (3, 9)
+SHORT_CHAT = (2, 8)
 FACT_CHAT = (1, 4)
 IN_CONTEXT = 24  # exchanges at the end of a long chat, in which facts are told; a context of 1,024 tokens holds these
 
@@ -170,11 +171,11 @@ class KnownTalks:
         kind = self._random.random()
         if kind < 0.5:
             talk = Talk(self._persona, self._random)
-            talk.thread(self._intents, goes_on=0.8)
+            talk.thread(self._intents, GOES_ON)
             return talk.messages
         if kind < 0.7:
             return self._chat(self._random.randint(*FACT_CHAT), 1)
-        if kind < 0.93:
+        if kind < 0.95:
             return self._chat(self._random.randint(*SHORT_CHAT), self._random.choice((0, 1, 1, 2)))
         return self._chat(self._random.randint(*LONG_CHAT), self._random.randint(2, 6))
 
@@ -188,7 +189,7 @@ class KnownTalks:
                 _, is_told, fact = events.pop(0)
                 talk.tell(fact) if is_told else talk.ask(fact)
             else:
-                talk.thread(intents, goes_on=0.7)
+                talk.thread(intents, GOES_ON)
         return talk.messages
 
     def _events(self, facts: list[Fact], length: int) -> list[tuple[int, bool, Fact]]:
