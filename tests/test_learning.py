@@ -14,7 +14,7 @@ def test_a_minute_of_training_teaches_to_answer(tmp_path):
         {
             "prepare.mill.limit": 2000,
             "prepare.skills.limit": 8000,
-            "train_model.depth": 2,
+            "train_model.width": 128,
             "train_model.steps": 500,
             "train_model.batch_size": 4096,
             "evaluate.max_tokens": 64,

@@ -111,7 +111,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/raw/letters.txt", ["prepare@letters"]),
     ("data/raw/skills.yaml", ["prepare@skills"]),
     ("data/raw/prompts/free.txt", ["evaluate"]),
-    ("data/raw/mill.yaml", ["prepare@mill"]),
+    ("data/raw/mill/persona.yaml", ["prepare@mill"]),
     ("data/raw/external/initial/.gitkeep", ["train_model"]),
     ("data/raw/external/pretrained/.gitkeep", ["train_tokenizer"]),
     ("data/raw/external/teacher/.gitkeep", ["score_teacher"]),

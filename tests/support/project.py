@@ -17,6 +17,7 @@ TINY = {  # parameter values with which the complete pipeline takes seconds
     "mix.test_share": 0.1,
     "train_tokenizer.vocab_size": 576,
     "train_model.depth": 1,
+    "train_model.width": None,
     "train_model.context": 256,
     "train_model.steps": 4,
     "train_model.batch_size": 1024,

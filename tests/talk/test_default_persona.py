@@ -3,10 +3,13 @@
 from chatmill.talk.persona import read_persona
 from support.paths import ROOT
 
+FOLDER = ROOT / "data/raw/mill"
+
 
 def test_it_has_few_intents_each_known_and_held_back_in_several_ways():
-    persona = read_persona(ROOT / "data/raw/mill.yaml")
+    persona = read_persona(FOLDER)
     assert len(persona.intents) <= 50
+    assert (FOLDER / "persona.yaml").stat().st_size <= 90_000
     assert not persona.warnings
     for opening in persona.openings():
         assert len(opening.known) >= 8, opening.path

@@ -1,5 +1,6 @@
 import pytest
 
+from chatmill.talk.grammar import Text
 from chatmill.talk.persona import read_persona
 from support.talk import PERSONA, write_persona
 
@@ -61,3 +62,20 @@ def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, mes
 def test_what_can_hardly_be_learnt_is_said(tmp_path):
     warnings = read_persona(write_persona(tmp_path)).warnings
     assert any(line.startswith("intents.joke.known: 1 of the 30 texts") for line in warnings), warnings
+
+
+def test_the_files_of_a_folder_are_one_persona(tmp_path):
+    (tmp_path / "answers.yaml").write_text(
+        'intents: {greeting: {known: [good day], answers: ["Hi, {name|you}!"], follow: {fine: {answers: [Good.]}}}}'
+    )
+    messages = tmp_path / "messages.yml"
+    messages.write_text(
+        "slots: {name: [Ana]}\n"
+        "intents: {greeting: {known: [hi], held_back: [hey], follow: {fine: {known: [fine], held_back: [well]}}}}"
+    )
+    (greeting,) = read_persona(tmp_path).intents
+    assert greeting.known == (Text("good day"), Text("hi"))
+    assert [exchange.path for exchange in greeting.follow] == ["greeting/fine"]
+    messages.write_text("intents: {greeting: {known: hi}}")
+    with pytest.raises(ValueError, match=r"messages\.yml: intents\.greeting\.known is in another file.*: remove it"):
+        read_persona(tmp_path)

@@ -1,6 +1,6 @@
 """Reads a persona: a YAML file of intents and facts, from which conversations are generated and replies are judged.
 
-Errors are of one line, which names the place in the file.
+It may be divided over the files of a folder. Errors are of one line, which names the place in the file or folder.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from chatmill.datasets.formats.containers import files_of
 from chatmill.talk.folding import fold, letters
 from chatmill.talk.grammar import (
     Context,
@@ -47,18 +48,40 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml is faster, and reads [why?] as a list of one text
 
 
-def read_yaml(file: Path, model: type[_Model]) -> _Model:
-    """The content of a file, with all scalars as text. Raises ValueError with file, place and remedy."""
+def read_yaml(path: Path, model: type[_Model]) -> _Model:
+    """The content of a file, or of those of a folder together, with all scalars as text.
+
+    Raises ValueError with file, place and remedy.
+    """
+    first, *others = files_of(path, ["*.yaml", "*.yml"])
+    content = _load(first)
+    for file in others:
+        content = _join(content, _load(file), f"{file}: ")
     try:
-        return model.model_validate(yaml.load(file.read_bytes(), Loader=_Loader))
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+        return model.model_validate(content)
     except ValidationError as error:
-        first = max(
+        wrong = max(
             error.errors(), key=lambda found: found["type"] == "extra_forbidden"
         )  # a misspelt key is missing, too
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise ValueError(f"{file}: {place}: {first['msg']}{_REMEDIES.get(first['type'], '')}") from error
+        place = ".".join(map(str, wrong["loc"])) or "the file"
+        raise ValueError(f"{path}: {place}: {wrong['msg']}{_REMEDIES.get(wrong['type'], '')}") from error
+
+
+def _load(file: Path) -> Any:
+    try:
+        return yaml.load(file.read_bytes(), Loader=_Loader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+
+
+def _join(content: Any, other: Any, place: str) -> Any:
+    """A map with the keys of both, or a list of all entries. Raises ValueError where both have something else."""
+    if isinstance(content, dict) and isinstance(other, dict):
+        both = {key: _join(content[key], other[key], f"{place}{key}.") for key in content if key in other}
+        return {**content, **other, **both}
+    if isinstance(content, list) and isinstance(other, list):
+        return content + other
+    raise ValueError(f"{place.removesuffix('.')} is in another file of the folder, too: remove it from one of them")
 
 
 def _numbered(entries: Any) -> Any:
@@ -182,7 +205,7 @@ class Persona:
 
 
 def read_persona(file: Path) -> Persona:
-    """The persona of a file. Raises ValueError with file, place and remedy."""
+    """The persona of a file or folder. Raises ValueError with file, place and remedy."""
     source = read_yaml(file, PersonaFile)
     try:
         return _Reader(file, source).persona()
@@ -194,6 +217,7 @@ class _Reader:
     def __init__(self, file: Path, source: PersonaFile) -> None:
         self.file, self.source = file, source
         self.words: Words = {name: _words(name, words) for name, words in source.slots.items()}
+        self.parsed = dict[str, Node]()  # by their texts, which are read more than once
         self.users = frozenset[str]()  # the slots that users say by themselves, which answers do not draw
         self.warnings = list[str]()
 
@@ -263,7 +287,8 @@ class _Reader:
         nodes = []
         for number, text in enumerate(sources, 1):
             try:
-                nodes.append(_parse_text(text, self.words))
+                node = self.parsed[text] = self.parsed.get(text) or _parse_text(text, self.words)
+                nodes.append(node)
             except ValueError as error:
                 raise ValueError(f"{place}.{number}: {text[:80]!r} {error}") from error
         return tuple(nodes)

@@ -59,7 +59,7 @@ def try_section(guess: Guess, sample: Sample) -> Trial:
     if guess.format == "hub":
         return trial
     seen = defaultdict[str, list[int]](lambda: [0, 0])
-    for file in sample.read:
+    for file in [sample.path] if guess.format == "talk" else sample.read:
         try:
             _read(trial, tally, parameters_of(guess, file, limit=sample.limit), seen[str(file)])
         except (ValueError, OSError) as error:
@@ -109,7 +109,9 @@ def propose(sample: Sample) -> Trial:
     """
     guesses: list[Guess] = []
     different: list[Path] = []
-    if 1 < len(sample.files) <= _MAX_DIFFERENT:
+    if sample.path.is_dir() and sample.kind.container == Container.YAML:
+        guesses = [_of_yaml(sample.path)]
+    elif 1 < len(sample.files) <= _MAX_DIFFERENT:
         guesses, different = _keep_commonest(sample)
     if not guesses or guesses[0].format == "table":
         guesses = _guesses(sample.kind, sample.rows, sample.files[0])
@@ -172,23 +174,26 @@ def _guesses(kind: FileKind, rows: list[Any], file: Path) -> list[Guess]:
     return guess_rows(rows, json=kind.is_json)
 
 
-def _of_yaml(file: Path) -> Guess:
-    """The guess of a YAML file: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError.
+def _of_yaml(path: Path) -> Guess:
+    """The guess of YAML: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError.
 
-    A persona is read, so that what is wrong in it, or can hardly be learnt, is said before anything is trained.
+    A persona, a file or a folder, is read, so that what is wrong in it, or can hardly be learnt, is said before any
+    training.
     """
+    keys = set[str]()
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        for file in files_of(path, ["*.yaml", "*.yml"]):
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            keys |= {*content} if isinstance(content, dict) else set()
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise NoGuessError(f"not YAML: {' '.join(str(error).split())}") from error
-    keys = {*content} if isinstance(content, dict) else set()
     for format, needed in (("talk", {"intents"}), ("skills", {"skills"}), ("hub", {"dataset", "revision"})):
         if needed <= keys:
             if format == "hub":
                 return Guess(format=format)
-            doubts = [f"limit: conversations are generated from this file, here {_GENERATED:,}: set how many you want"]
+            doubts = [f"limit: conversations are generated, here {_GENERATED:,}: set how many you want"]
             if format == "talk":
-                doubts += read_persona(file).warnings
+                doubts += read_persona(path).warnings
             return Guess(format=format, limit=_GENERATED, doubts=doubts)
     raise NoGuessError("YAML is read where it holds intents (talk), skills, or a dataset of the hub and its revision")
 
