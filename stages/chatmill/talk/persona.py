@@ -60,11 +60,11 @@ def read_yaml(path: Path, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        wrong = max(
-            error.errors(), key=lambda found: found["type"] == "extra_forbidden"
-        )  # a misspelt key is missing, too
-        place = ".".join(map(str, wrong["loc"])) or "the file"
-        raise ValueError(f"{path}: {place}: {wrong['msg']}{_REMEDIES.get(wrong['type'], '')}") from error
+        errors = error.errors()
+        wrong = max(errors, key=lambda found: found["type"] == "extra_forbidden")  # a misspelt key is missing, too
+        alike = [found for found in errors if found["type"] == "missing" == wrong["type"]] or [wrong]
+        places = ", ".join(".".join(map(str, found["loc"])) or "the file" for found in alike)
+        raise ValueError(f"{path}: {places}: {wrong['msg']}{_REMEDIES.get(wrong['type'], '')}") from error
 
 
 def _load(file: Path) -> Any:
