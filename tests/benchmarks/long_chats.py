@@ -81,14 +81,14 @@ def chats_with_questions(
         yield declare_tools(chat, tools), skill
 
 
-def chats_with_names(filler: Filler, tokens: int, number: int, random: Random) -> Iterator[tuple[Conversation, dict]]:
-    """Chats in which a name is told first and asked for at the end."""
+def chats_with_names(
+    session: ChatSession, filler: Filler, tokens: int, number: int, random: Random
+) -> Iterator[tuple[Conversation, dict]]:
+    """Chats in which a name is told first, which the model answers itself, and asked for at the end."""
     for _ in range(number):
         name = random.choice(NAMES.split())
-        told = [
-            Message.from_text("user", random.choice(TELLINGS).format(name)),
-            Message.from_text("assistant", f"Nice to meet you, {name}!"),
-        ]
+        told = [Message.from_text("user", random.choice(TELLINGS).format(name))]
+        told.append(session.greedy_reply(declare_tools(told), MAX_TOKENS)[0])
         question = Message.from_text("user", random.choice(ASKINGS))
         yield declare_tools([*told, *filler.talk(tokens), question]), {"contains": [name]}
 
@@ -119,7 +119,7 @@ def main() -> None:
         random = Random(tokens)
         filler = Filler(test, session, random)
         answers = right(session, chats_with_questions(test, filler, tokens, options.questions))
-        names = right(session, chats_with_names(filler, tokens, options.questions, random))
+        names = right(session, chats_with_names(session, filler, tokens, options.questions, random))
         print(f"{tokens:5d} tokens  {row('answers', answers)}  {row('names', names)}", flush=True)
 
 
