@@ -79,5 +79,8 @@ def test_the_files_of_a_folder_are_one_persona(tmp_path):
     messages.write_text("intents: {greeting: {known: hi}}")
     with pytest.raises(ValueError, match=r"messages\.yml: intents\.greeting\.known is in another file.*: remove it"):
         read_persona(tmp_path)
+    messages.write_text("- hi")
+    with pytest.raises(ValueError, match=r"messages\.yml: expected a map, .*: write its sections, or move it"):
+        read_persona(tmp_path)
     with pytest.raises(ValueError, match=r"greeting\.held_back, .*fine\.known, .*: Field required: add it"):
         read_persona(tmp_path / "answers.yaml")

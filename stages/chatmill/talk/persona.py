@@ -81,6 +81,8 @@ def _join(content: Any, other: Any, place: str) -> Any:
         return {**content, **other, **both}
     if isinstance(content, list) and isinstance(other, list):
         return content + other
+    if place.endswith(": "):
+        raise ValueError(f"{place}expected a map, as other files of the folder are: write its sections, or move it")
     raise ValueError(f"{place.removesuffix('.')} is in another file of the folder, too: remove it from one of them")
 
 
