@@ -24,6 +24,6 @@ def test_a_minute_of_training_teaches_to_answer(tmp_path):
     )
     project.repro("evaluate")
     found = json.loads((tmp_path / "data/metrics/evaluate.json").read_text())
-    assert found["bits_per_byte"]["all"] < 1.35  # 1.25 when it was written
-    assert found["skills"]["macro"] > 0.4  # 0.52; before training 0
-    assert found["stops_rate"] > 0.9  # 0.96
+    assert found["bits_per_byte"]["all"] < 0.75  # 0.67 when it was written
+    assert found["skills"]["macro"] > 0.2  # 0.31 to 0.35; before training 0
+    assert found["stops_rate"] > 0.9  # 0.97

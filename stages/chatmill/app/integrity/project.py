@@ -236,11 +236,15 @@ def damaged_runs(store: Path) -> list[Path]:
         try:
             entry = parse_yaml(file)
             COMPILED_LOCK_FILE_STAGE_SCHEMA(entry)
-            key = entry | {"outs": [out["path"] for out in entry.get("outs", [])]}
-        except (Invalid, TypeError, ValueError, OSError):
+            outs = entry.get("outs", [])
+            key = entry | {"outs": [out["path"] for out in outs]}
+            is_whole = file.read_bytes().endswith(b"\n") and all(
+                "size" in out and ("nfiles" in out or not out["md5"].endswith(".dir")) for out in outs
+            )
+        except (Invalid, KeyError, TypeError, ValueError, OSError):
             return False
         named = dict_sha256(key, exclude=sizes), dict_sha256(entry, exclude=sizes)
-        return bool(named == (file.parent.name, file.name))
+        return is_whole and bool(named == (file.parent.name, file.name))
 
     folders = [folder for folder in sorted(store.glob("runs/*/*")) if folder.is_dir()]
     files = [file for folder in folders for file in sorted(folder.iterdir()) if not file.name.endswith(TEMPORARY)]
