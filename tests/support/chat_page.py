@@ -4,6 +4,7 @@ from playwright.sync_api import expect
 
 
 def send(page, words):
+    page.wait_for_selector("#model option", state="attached")  # before that, a message stays in its field
     page.get_by_label("Message", exact=True).fill(words)
     page.keyboard.press("Enter")
 

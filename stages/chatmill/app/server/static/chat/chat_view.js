@@ -83,9 +83,9 @@ export class ChatView {
     this.settings.setDefaults(this.models.find(this.conversation.models[0])?.defaults);
   }
 
-  /** Whether an answer can be requested; invalid settings are shown in a notice. */
+  /** Whether an answer can be requested (not before a conversation is open); invalid settings are shown in a notice. */
   isReady() {
-    if (this.isRunning || !this.models.all.length) return false;
+    if (this.isRunning || !this.conversation.models.length) return false;
     const invalid = this.settings.invalid();
     if (invalid.length) showProblem(`Settings with values out of range: ${invalid.join(", ")}.`);
     return !invalid.length;
