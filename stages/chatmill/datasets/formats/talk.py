@@ -193,10 +193,14 @@ class KnownTalks:
         return talk.messages
 
     def _events(self, facts: list[Fact], length: int) -> list[tuple[int, bool, Fact]]:
-        """When each fact is told, True, or asked for: sometimes before it was told, and sometimes told anew."""
+        """When each fact is told, True, or asked for: sometimes before it was told, and sometimes told anew.
+
+        In a long chat, it is asked for more often, so that far-off facts are learnt.
+        """
         random, events = self._random, []
+        asked = (2, 3, 4) if length > IN_CONTEXT else (1, 1, 2)
         for fact in facts:
-            actions = [False] * (random.random() < 0.3) + [True] + [False] * random.choice((1, 1, 2))
+            actions = [False] * (random.random() < 0.3) + [True] + [False] * random.choice(asked)
             actions += [True, False] * (random.random() < 0.3) + [False] * (random.random() < 0.3)
             places = sorted(random.randrange(max(0, length - IN_CONTEXT), length) for _ in actions)
             events += [(place, is_told, fact) for place, is_told in zip(places, actions, strict=True)]

@@ -74,6 +74,7 @@ def _typo(word: str, random: Random) -> str:
 _BEFORE_MARK = re.compile(r" ([,.?!;:](?!\S))")
 TYPOS = 0.3  # share of the messages with typing errors
 FILLERS = 0.15  # share of the messages with words before, and of those with words after
+FAVOURITE = 0.5  # how often an answer is the first that is left: so a kind with many is as likely as one with few
 ATTEMPTS_TO_PHRASE = 100
 ATTEMPTS = 8  # to draw an intent that did not occur in the conversation
 
@@ -144,7 +145,8 @@ class Talk:
         self.said_before_answer = dict(speaker.said)
         speaker.drawable = exchange.drawable
         usable = [answer for answer in exchange.answers if speaker.is_usable(answer)]
-        node = random.choice([answer for answer in usable if answer not in self._answers] or usable)
+        unused = [answer for answer in usable if answer not in self._answers] or usable
+        node = unused[0] if random.random() < FAVOURITE else random.choice(unused)
         self._answers.add(node)
         answer = _tidy(speaker.say(node))
         self.messages.append(Message.from_text("user", vary_spelling(text, random)))
