@@ -195,14 +195,18 @@ class KnownTalks:
     def _events(self, facts: list[Fact], length: int) -> list[tuple[int, bool, Fact]]:
         """When each fact is told, True, or asked for: sometimes before it was told, and sometimes told anew.
 
-        In a long chat, it is asked for more often, so that far-off facts are learnt.
+        In a long chat it is told and asked for once, far from each other.
         """
         random, events = self._random, []
-        asked = (2, 3, 4) if length > IN_CONTEXT else (1, 1, 2)
+        start = length - IN_CONTEXT
         for fact in facts:
-            actions = [False] * (random.random() < 0.3) + [True] + [False] * random.choice(asked)
+            if start > 0:
+                told, asked = start + random.randrange(IN_CONTEXT // 3), length - random.randint(1, IN_CONTEXT // 3)
+                events += [(told, True, fact), (asked, False, fact)]
+                continue
+            actions = [False] * (random.random() < 0.3) + [True] + [False] * random.choice((1, 1, 2))
             actions += [True, False] * (random.random() < 0.3) + [False] * (random.random() < 0.3)
-            places = sorted(random.randrange(max(0, length - IN_CONTEXT), length) for _ in actions)
+            places = sorted(random.randrange(length) for _ in actions)
             events += [(place, is_told, fact) for place, is_told in zip(places, actions, strict=True)]
         return sorted(events, key=lambda event: event[0])
 
