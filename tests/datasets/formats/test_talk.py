@@ -8,7 +8,7 @@ from chatmill.datasets.formats.talk import generate
 from chatmill.evaluation.answering import makes_sense
 from chatmill.talk.folding import letters
 from chatmill.talk.persona import read_persona
-from support.talk import write_persona
+from support.talk import PERSONA, write_persona
 
 PETS, NAMES = ("dog", "cat", "rat"), ("Ana", "Ben", "Chris", "Dora")
 
@@ -40,7 +40,7 @@ def side(item):
 def test_the_first_conversations_of_a_seed_are_these(file):
     first = next(generate(file, limit=1, seed=1))
     assert (first.group, first.place) == ("train/talk/1", f"{file}: conversation 1")
-    assert exchanges(first) == [("Tell me a joke.", "What is brown and sticky?")]
+    assert exchanges(first) == [("Tell me a joke", "What is brown and sticky?")]
 
 
 def test_no_held_back_phrasing_is_said_in_training(items, persona):
@@ -74,3 +74,22 @@ def test_the_last_telling_of_a_fact_holds(items):
                 assert name is None
                 asked["untold"] += 1
     assert changed > 20 and asked["told"] > 100 and asked["untold"] > 20
+
+
+def test_the_first_answer_is_given_most_often(tmp_path):
+    """So a kind of message with many answers is as likely to be recognised by its first words as one with few."""
+    file = write_persona(tmp_path, PERSONA.replace('answers: ["{joke}"]', "answers: [One., Two., Three.]"))
+    said = Counter(exchanges(item)[0][1] for item in generate(file, limit=1000, seed=1))
+    assert said["One."] > 2 * max(said["Two."], said["Three."]) > 50
+
+
+def test_in_long_chats_facts_are_asked_for_far_from_where_they_were_told(items):
+    distances = []
+    for item in items:
+        said = exchanges(item)
+        if side(item) == "train" and len(said) > 28:
+            told = [at for at, (_, answer) in enumerate(said) if answer.startswith("Nice to meet you")]
+            asked = [at for at, (_, answer) in enumerate(said) if answer.startswith("Your name is")]
+            assert len(told) <= 1 and len(asked) <= 1
+            distances += [at - told[0] for at in asked]
+    assert len(distances) > 20 and min(distances) >= 8 and max(distances) > 16
