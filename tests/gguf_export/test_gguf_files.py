@@ -105,7 +105,7 @@ def test_tokens_that_end_an_answer(tmp_path):
     assert (tmp_path / "gguf/Modelfile").read_text().splitlines()[1:-1] == expected
 
 
-@pytest.mark.parametrize("template", ["", "{{ bos_token }}{{ messages[0].content }}"])
+@pytest.mark.parametrize("template", ["", "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"])
 def test_llama_cpp_adds_the_token_that_begins_a_text_unless_the_template_does(tmp_path, template):
     write_external(tmp_path / "model", "llama")
     config = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "chat_template": template}

@@ -4,7 +4,8 @@ import pytest
 
 from chatmill.conversation import CONTROL_TOKENS, Message
 from chatmill.gguf_export.gguf_files import go_template, modelfile
-from chatmill.inference.chat_template import CHATMILL_TEMPLATES, LAYOUTS, select_template
+from chatmill.inference.chat_template import CHATMILL_TEMPLATES, NAMED, open_template
+from chatmill.inference.template_layout import layout_of
 
 CHATML = """<|bos|>{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system
 {{ .Content }}<|im_end|>
@@ -46,15 +47,17 @@ def render(template, conversation):
 
 
 @pytest.mark.parametrize("conversation", [TALK, TALK[1:], TALK[:2], TALK[1:2]])
-@pytest.mark.parametrize("name", [*CHATMILL_TEMPLATES, *(name for name in LAYOUTS if name not in CHATMILL_TEMPLATES)])
+@pytest.mark.parametrize("name", [*CHATMILL_TEMPLATES, *(name for name in NAMED if name not in CHATMILL_TEMPLATES)])
 def test_it_renders_what_chatmill_renders(name, conversation):
-    template = select_template(name, SPECIAL, bos="" if name in CHATMILL_TEMPLATES else "<s>")
+    template = open_template("", SPECIAL, name=name, bos="" if name in CHATMILL_TEMPLATES else "<s>")
     expected = "".join(segment.text for segment in template.prompt(conversation))
-    assert render(go_template(template), conversation) == expected
+    assert render(go_template(layout_of(template)), conversation) == expected
 
 
 def test_the_file_names_weights_template_and_stop_tokens():
-    lines = modelfile("model-q8_0.gguf", CHATMILL_TEMPLATES["chatml"], ["<|im_end|>", "\nHuman:"]).splitlines()
+    lines = modelfile(
+        "model-q8_0.gguf", layout_of(CHATMILL_TEMPLATES["chatml"]), ["<|im_end|>", "\nHuman:"]
+    ).splitlines()
     assert lines[0] == "FROM ./model-q8_0.gguf"
     assert lines[1].startswith("# ") and lines[2] == f'TEMPLATE """{CHATML.splitlines()[0]}'
     assert lines[-4:] == ['"""', 'PARAMETER stop "<|im_end|>"', r'PARAMETER stop "\nHuman:"', "PARAMETER temperature 0"]

@@ -1,17 +1,11 @@
 import json
-import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS, Message
-from chatmill.inference.chat_template import (
-    LAYOUTS,
-    ExternalTemplate,
-    recognise_layout,
-    select_template,
-)
+from chatmill.inference.chat_template import NAMED, open_template
 from chatmill.inference.model_metadata import read_model_metadata
 
 CONTROLS = {
@@ -46,29 +40,20 @@ SECOND = [*FIRST, Message.from_text("assistant", "A"), Message.from_text("user",
 
 
 def external(name, **options):
-    return ExternalTemplate(name, CONTROLS[name], bos=BEGIN.get(name, ""), **options)
+    special = {control: number for number, control in enumerate(CONTROLS[name])}
+    return open_template("", special, name=name, bos=BEGIN.get(name, ""), **options)
 
 
 def text(parts):
     return "".join(segment.text for segment in parts)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NAMED)
 def test_a_conversation_is_written_as_the_models_know_it(name):
     assert text(external(name).prompt(SECOND)) == WRITTEN[name]
 
 
-@pytest.mark.parametrize(
-    ("name", "leading_space"),
-    [*((name, False) for name in LAYOUTS), *((name, True) for name in ("chatml", "gemma", "phi3", "zephyr", "llama2"))],
-)
-def test_turn_by_turn_is_the_whole_conversation(name, leading_space):
-    template = external(name, leading_space=leading_space)
-    answered = text(template.prompt(FIRST)) + template.answer_prefix + "A" + template.end_token
-    assert answered + text(template.next_turn(SECOND[-1])) == text(template.prompt(SECOND))
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", NAMED)
 @given(message=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
 def test_no_text_is_a_control_token(name, message):
     def controls(text):
@@ -77,25 +62,9 @@ def test_no_text_is_a_control_token(name, message):
     assert controls(message) == controls("Q")
 
 
-def test_templates_are_recognised_by_what_they_name():
-    jinja = {
-        "chatml": "{% for m in messages %}<|im_start|>{{ m.role }}",
-        "llama3": "{{ '<|start_header_id|>' }}",
-        "gemma": "<start_of_turn>",
-        "phi3": "<|user|> <|end|>",
-        "zephyr": "<|user|> {{ eos_token }}",
-        "llama2": "[INST] <<SYS>>",
-        "mistral": "[INST]",
-    }
-    assert {name: recognise_layout(found) for name, found in jinja.items()} == {name: name for name in jinja}
-    assert recognise_layout("{{ messages }}") is None
-
-
 def test_a_template_that_cannot_be_used_is_named():
     with pytest.raises(ValueError, match=r"unknown template 'alpaca': expected one of chatml, llama3"):
-        select_template("alpaca", {})
-    with pytest.raises(ValueError, match=re.escape("'llama3' ends answers with <|eot_id|>, which the tokenizer does")):
-        select_template("llama3", {"<s>": 1})
+        open_template("", {}, name="alpaca")
 
 
 def write(folder, **files):
@@ -113,7 +82,7 @@ def test_context_and_stop_ids_are_gathered_from_all_files(tmp_path):
         tokenizer_config={"eos_token": {"content": "</s>"}, "bos_token": "<s>", "add_bos_token": True},
         tokenizer=tokens,
     )
-    assert found == (512, 1, {2, 5, 7}, "", ("calculator",))
+    assert found == (512, 1, {2, 5, 7}, "", ("calculator",), {"eos_token": "</s>", "bos_token": "<s>"})
     assert write(tmp_path, genai_config={"model": {"context_length": 64, "eos_token_id": 9}}).stop_ids == {2, 5, 7, 9}
 
 

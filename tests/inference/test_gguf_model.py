@@ -131,7 +131,7 @@ def rewritten(source, target, **changes):
         ({"qwen3__rope__scaling__type": "yarn"}, "rope scaling 'yarn': only linear is supported"),
         ({"qwen3__rope__dimension_count": 2}, "only all are supported"),
         ({"qwen3__expert_count": 8}, "num_experts 8: not supported"),
-        ({"chatmill__template": "", "tokenizer__chat_template": "{{ x }}"}, "choose one with --template"),
+        ({"chatmill__template": "", "tokenizer__chat_template": "{{ x }}"}, "said: choose one with --template"),
     ],
 )
 def test_a_file_that_chatmill_cannot_run_is_refused_with_its_name(tmp_path, changes, message):

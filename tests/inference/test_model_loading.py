@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from chatmill.conversation import parse
+from chatmill.conversation import Message, parse
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_model
@@ -46,12 +46,13 @@ def test_a_model_without_a_chat_template_continues_text(external):
     assert session.tokenizer.decode(session.prompt_ids).startswith("Once upon" + answer)
 
 
-def test_a_chat_template_is_recognised_and_can_be_chosen(external):
-    (external / "chat_template.jinja").write_text("{{ '<|im_start|>' }}")
-    assert load_model(external, device="cpu", threads=1).template == ChatmillTemplate()
+def test_a_chat_template_is_run_and_another_can_be_chosen(external):
+    (external / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}")
+    prompt = load_model(external, device="cpu", threads=1).template.prompt([Message.from_text("user", "Hi")])
+    assert "".join(segment.text for segment in prompt) == "user: Hi"
     assert load_model(external, device="cpu", threads=1, template="markers").template == ChatmillTemplate("markers")
     (external / "chat_template.jinja").write_text("{{ messages }}")
-    with pytest.raises(ValueError, match=r"its chat template is not supported: choose one with --template"):
+    with pytest.raises(ValueError, match=r"its chat template does not write what is said: choose one with --template"):
         load_model(external, device="cpu", threads=1)
 
 

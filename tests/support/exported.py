@@ -40,7 +40,7 @@ def export(name, folder):
     kind, section = TYPES[name]
     source, out = folder / "original", folder / "tokenizer"
     parameters = {"type": kind, "vocab_size": 704, "special_tokens": ["<|mood|>"], kind: section}
-    train_tokenizer.main(folder / "chat.jsonl", ANY_FOLDER, source, parameters=parameters)
+    train_tokenizer.main(folder / "chat.jsonl", ANY_FOLDER, ANY_FOLDER, source, initial=None, parameters=parameters)
     export_tokenizer.main(source, out, formats=FORMATS)
     formats = json.loads((out / "formats.json").read_text())
     return SimpleNamespace(name=name, source=source, out=out, original=load(source), formats=formats)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import sentencepiece
 import tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
@@ -48,6 +49,16 @@ def gpt2_like(folder):
     merges = ["#version: 0.2", *(" ".join(merge) for merge in content["merges"])]
     (folder / "vocab.bpe").write_text("\n".join(merges) + "\n")
     return folder
+
+
+def gaps_like(folder):
+    """A byte-level tokenizer.json without the bytes that its training text does not have, as SmolLM2's."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator([SAMPLE_TEXT * 2], trainers.BpeTrainer(vocab_size=200, show_progress=False))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder / "tokenizer.json"
 
 
 def ranks_like(folder):

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from chatmill.training.checkpoint import tensors_of, write_state
 from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import muon_adamw
 from support.tiny import random_model
 
 
@@ -38,7 +38,7 @@ def train_step(group, sharded):
     model = random_model()
     if sharded:
         shard(model, group, compiled=False)
-    optimizer = MuonAdamW(model, 0.01, torch.float32)
+    optimizer = muon_adamw(model, 0.01, torch.float32)
     model(torch.arange(group.rank, 20)[None]).square().mean().backward()
     optimizer.step(1.0)
     return model, optimizer

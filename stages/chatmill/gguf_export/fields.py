@@ -23,11 +23,11 @@ from torch import Tensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import Weights, first_few
-from chatmill.gguf_import import LLAMA3, PRE_TOKENIZERS
-from chatmill.model.chat_model import scale_rope_frequencies
+from chatmill.model.layers import scale_rope_frequencies
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import differing_text, make_rank_encoder
+from chatmill.tokenizer.formats.gguf_files import LLAMA3, PRE_TOKENIZERS
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, unknown_id
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
@@ -146,7 +146,7 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
 
 
 def _pre_tokenizer(vocabulary: Vocabulary) -> str:
-    name = PRE_TOKENIZERS.get((vocabulary.pattern or "", vocabulary.steps))
+    name = PRE_TOKENIZERS.get(vocabulary.pattern or "") if vocabulary.steps is None else None
     if name is None or vocabulary.algorithm == "lookup":
         reason = f"llama.cpp does not split text as the type {vocabulary.type} with this pattern does"
         raise UnsupportedModel(reason, _differently_split(vocabulary), remedy=REMEDY)
@@ -157,7 +157,7 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> str:
 
 
 def _differently_split(vocabulary: Vocabulary) -> str | None:
-    others = [replace(vocabulary, pattern=pattern, steps=steps) for pattern, steps in PRE_TOKENIZERS]
+    others = [replace(vocabulary, pattern=pattern, steps=None) for pattern in PRE_TOKENIZERS]
     encode, encoders = ReferenceEncoder(vocabulary).encode, [ReferenceEncoder(other).encode for other in others]
 
     def nearest(text: str) -> list[int]:

@@ -10,7 +10,6 @@ from gguf import MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
 
 from chatmill.checkpoints.configuration import OWN_MODEL_TYPE, ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
-from chatmill.conversation import ROLES, Message, Segment
 from chatmill.gguf_export.fields import (
     REMEDY,
     FileType,
@@ -22,58 +21,48 @@ from chatmill.gguf_export.fields import (
     gguf_tensors,
     write_tensors,
 )
-from chatmill.gguf_import import TOKENIZER_TYPE
-from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
+from chatmill.inference.chat_template import ChatTemplate, open_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
+from chatmill.inference.template_layout import Layout, layout_of
 from chatmill.model.chat_model import CONFIG, load_chat_model
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import METASPACE_REASON
+from chatmill.tokenizer.formats.gguf_files import TOKENIZER_TYPE
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 # The Modelfile of ollama: the weights, the chat template in Go's syntax, and where answers end.
 
 # The types of weights in a GGUF file; a module that imports little, as all stages check the parameters of each.
 
-SYSTEM, CONTENT = "SYSTEM", "CONTENT"  # stand for the texts of messages
 NOTE = "# Go's templates cannot escape text: a control token's name in a message is taken for the token.\n"
 
 
-def modelfile(weights: str, template: ChatTemplate | None, stop: Iterable[str]) -> str:
-    """The file's content; without a template, ollama takes the one of the GGUF file."""
+def modelfile(weights: str, layout: Layout | None, stop: Iterable[str]) -> str:
+    """The file's content; without a layout, ollama takes the template of the GGUF file."""
     lines = f"FROM ./{weights}\n"
-    if template is not None:
-        lines += f'{NOTE}TEMPLATE """{go_template(template)}"""\n'
+    if layout is not None:
+        lines += f'{NOTE}TEMPLATE """{go_template(layout)}"""\n'
     lines += "".join(f"PARAMETER stop {json.dumps(text, ensure_ascii=False)}\n" for text in stop)
     return f"{lines}PARAMETER temperature 0\n"
 
 
-def go_template(template: ChatTemplate) -> str:
+def go_template(layout: Layout) -> str:
     """The chat template in the syntax of Go, with the variables of ollama."""
-    bos = _text(template.full_conversation([]))
-    header = _text(template.prompt([])).removeprefix(bos)
-    system, user = Message.from_text("system", SYSTEM), Message.from_text("user", CONTENT)
-    texts = {role: _rendered(template, Message.from_text(role, CONTENT)) for role in ROLES}
-    declared = ""
-    if CONTENT not in texts["system"]:  # it is the beginning of the first user message
+    system, user, assistant = (f"{before}{{{{ .Content }}}}{after}" for before, after in layout[1:4])
+    begin, declared, first = layout.begin, "", f'if eq .Role "system" }}}}{system}{{{{ else '
+    if layout.system_in_user:
+        shown = f"{layout.system[0]}{{{{ $system }}}}{layout.system[1]}"
+        cleared = f'{{{{ if $system }}}}{shown}{{{{ $system = "" }}}}{{{{ end }}}}'
+        user, first = f"{layout.user[0]}{cleared}{{{{ .Content }}}}{layout.user[1]}", ""
         declared = "{{ $system := .System }}"
-        before, _, after = texts["user"].partition(CONTENT)
-        first = _rendered(template, system, user).removeprefix(before).removesuffix(f"{CONTENT}{after}")
-        shown = f'{{{{ if $system }}}}{first.replace(SYSTEM, "{{ $system }}")}{{{{ $system = "" }}}}{{{{ end }}}}'
-        texts["user"] = f"{before}{shown}{CONTENT}{after}"
-    cases = [f'if eq .Role "{role}" }}}}{text}' for role, text in texts.items() if CONTENT in text]
-    body = "{{ " + "{{ else ".join(cases).replace(CONTENT, "{{ .Content }}") + "{{ end }}"
-    return f"{declared}{bos}{{{{ range .Messages }}}}{body}{{{{ end }}}}{header}"
-
-
-def _rendered(template: ChatTemplate, *conversation: Message) -> str:
-    bos = _text(template.full_conversation([]))
-    return _text(template.full_conversation(list(conversation))).removeprefix(bos)
-
-
-def _text(segments: Iterable[Segment]) -> str:
-    return "".join(segment.text for segment in segments)
+    elif system.startswith(begin):
+        first = first.replace(begin, "", 1) if begin else first
+    else:
+        begin = f"{{{{ if not .System }}}}{begin}{{{{ end }}}}"
+    body = f'{{{{ {first}if eq .Role "user" }}}}{user}{{{{ else if eq .Role "assistant" }}}}{assistant}{{{{ end }}}}'
+    return f"{declared}{begin}{{{{ range .Messages }}}}{body}{{{{ end }}}}{layout.assistant[0].rstrip(' ')}"
 
 
 # A model as GGUF files, one for each type of its weights, and the Modelfile with which ollama runs it.
@@ -117,7 +106,8 @@ def export_gguf(model: Path, out: Path, quantize: Sequence[Quantization]) -> lis
     stop = [source.tokenizer.vocabulary.tokens[i].decode() for i in _stop_ids(source)]
     others = source.template.stop if source.template else ()
     chosen = files[quantize[0] if quantize else "f32"].name
-    (out / "Modelfile").write_text(modelfile(chosen, source.template, [*stop, *others]), encoding="utf-8")
+    layout = layout_of(source.template) if source.template else None
+    (out / "Modelfile").write_text(modelfile(chosen, layout, [*stop, *others]), encoding="utf-8")
     exact = source.tokenizer.vocabulary.spelling != "marked"
     written = {"files": [file.name for file in files.values()], "exact": exact}
     finish_folder(out, written | ({} if exact else {"reason": METASPACE_REASON}), source.tokenizer.fingerprint)
@@ -196,9 +186,9 @@ def _stop_ids(source: Source) -> list[int]:
 
 
 def _template(content: dict[str, Any], tokenizer: ChatTokenizer, metadata: ModelMetadata) -> ChatTemplate | None:
-    """The chat template, chatmill's own or that of a known layout; llama.cpp adds leading spaces by itself."""
-    name = (content.get("chatmill") or {}).get("template") or recognise_layout(metadata.chat_template)
-    if name is None:
+    """The chat template, chatmill's own or the model's; llama.cpp adds leading spaces by itself."""
+    name = (content.get("chatmill") or {}).get("template")
+    if name is None and not metadata.chat_template:
         return None
     bos = next((name for name, i in tokenizer.special.items() if i == metadata.bos_id), "")
-    return select_template(name, tokenizer.special, bos=bos)
+    return open_template(metadata.chat_template, tokenizer.special, name=name, names=metadata.names, bos=bos)

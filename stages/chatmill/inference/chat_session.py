@@ -60,7 +60,7 @@ class PromptBuilder:
         self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size)) - call_end
         self.tools = tuple(tools) if self.tool else ()
         self.allowed = np.zeros(engine.vocab_size, bool)
-        self.allowed[: tokenizer.vocab_size] = tokenizer.is_text
+        self.allowed[: tokenizer.vocab_size] = tokenizer.is_written
         self.allowed[[*self.stop_ids, *ids[:2]]] = True
 
     def declare(self, conversation: Conversation) -> Conversation:
@@ -208,12 +208,14 @@ class ChatSession:
             raise ValueError("the message is empty: enter some text")
         question = Message.from_text("user", text)
         before, num_dropped, ids = len(self._history_ids), self.num_dropped, []
-        if self._history_ids:
-            ids = self._history_ids + self._prompts.encode(self.template.next_turn(question))
+        turn = self.template.next_turn(question)
+        if self._history_ids and turn is not None:
+            ids = self._history_ids + self._prompts.encode(turn)
         if not 0 < len(ids) <= self._prompts.max_prompt_tokens(self.max_tokens):
             conversation = self._prompts.declare([*self.conversation, question])
             remaining, ids = self._prompts.truncate(conversation, self.max_tokens)
-            before, num_dropped = 0, len(conversation) - len(remaining)
+            before = common_prefix_length(self._history_ids, ids) if turn is None else 0
+            num_dropped = len(conversation) - len(remaining)
         reply = IncrementalDetokenizer(self.tokenizer, self.template, self.stop)
         try:
             yield from self._stream(ids, reply)

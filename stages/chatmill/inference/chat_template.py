@@ -1,12 +1,8 @@
-"""Chat templates: chatmill's own two, and the layouts of well-known models.
-
-The template beside an external model is a Jinja program. It is never run, but recognised by the control tokens that it
-names: Jinja's sandbox does not stop an endless loop, and in the rendered text the template's control tokens cannot be
-distinguished from those that a user has typed.
-"""
+"""Chat templates: chatmill's own two, and those of published models, which are Jinja programs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Protocol
@@ -23,6 +19,7 @@ from chatmill.conversation import (
     header_segments,
     message_segments,
 )
+from chatmill.inference.jinja_program import JinjaProgram
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
 Delimiters = tuple[str, str]  # the text before and after a message
@@ -61,8 +58,11 @@ class ChatTemplate(Protocol):
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
         """A conversation whose last message, the assistant's, is to be continued."""
 
-    def next_turn(self, message: Message) -> list[Segment]:
-        """What follows an answer: the rest of its end, the user's next message and the generation prompt."""
+    def next_turn(self, message: Message) -> list[Segment] | None:
+        """What follows an answer: the rest of its end, the user's next message and the generation prompt.
+
+        None where what stands before it may change with it.
+        """
 
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
@@ -125,193 +125,191 @@ CHATML = ChatmillTemplate()
 CHATMILL_TEMPLATES: dict[str, ChatmillTemplate] = {"chatml": CHATML, "markers": ChatmillTemplate("markers")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The text around the messages of each role."""
+def _turns(user: str, assistant: str, system: str, prompt: str, *, in_user: bool = False) -> str:
+    """A program that writes each role's messages as the expression of Jinja for it, in which `m` is the text.
 
-    user: Delimiters
-    assistant: Delimiters
-    system: Delimiters
-    signature: str = ""  # substring of its Jinja template that is in none of an earlier layout in LAYOUTS
-    system_in_user: bool = False  # the system prompt is the beginning of the user's first message
-    is_chat: bool = True  # False: for base models, which continue text
-    end_token: str = ""  # the control token that ends an answer, the first of the text after it
-    stop: tuple[str, ...] = ()
+    With `in_user`, the system prompt is the beginning of the first message of the user.
+    """
+    kept = "{% set ns = namespace(system='') %}"
+    first = "{% set ns.system = SYSTEM %}".replace("SYSTEM", system) if in_user else "{{ " + system + " }}"
+    said = "{% set m = ns.system + m %}{% set ns.system = '' %}" if in_user else ""
+    return (
+        f"{kept}{{% for message in messages %}}{{% set m = message.content %}}"
+        f"{{% if message.role == 'system' %}}{first}"
+        f"{{% elif message.role == 'user' %}}{said}{{{{ {user} }}}}{{% else %}}{{{{ {assistant} }}}}{{% endif %}}"
+        f"{{% endfor %}}{{% if add_generation_prompt %}}{{{{ {prompt} }}}}{{% endif %}}"
+    )
 
 
-LAYOUTS = {
-    "chatml": Layout(
-        user=("<|im_start|>user\n", "<|im_end|>\n"),
-        assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
-        system=("<|im_start|>system\n", "<|im_end|>\n"),
-        signature="<|im_start|>",
-        end_token="<|im_end|>",
+def _by_role(before: str, after: str) -> str:
+    said = f"'{before}' + m + '{after}'"
+    user, assistant, system = (said.replace("ROLE", role) for role in ("user", "assistant", "system"))
+    return _turns(user, assistant, system, f"'{before}'".replace("ROLE", "assistant"))
+
+
+NAMED = {  # for models without a template beside them, by the names of `--template`
+    "chatml": _by_role(r"<|im_start|>ROLE\n", r"<|im_end|>\n"),
+    "llama3": "{{ bos_token }}" + _by_role(r"<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>"),
+    "gemma": "{{ bos_token }}"
+    + _turns(
+        r"'<start_of_turn>user\n' + m + '<end_of_turn>\n'",
+        r"'<start_of_turn>model\n' + m + '<end_of_turn>\n'",
+        r"m + '\n\n'",
+        r"'<start_of_turn>model\n'",
+        in_user=True,
     ),
-    "llama3": Layout(
-        user=("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
-        assistant=("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
-        system=("<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"),
-        signature="<|start_header_id|>",
-        end_token="<|eot_id|>",
+    "phi3": "{{ bos_token }}" + _by_role(r"<|ROLE|>\n", r"<|end|>\n"),
+    "zephyr": "{{ bos_token }}" + _by_role(r"<|ROLE|>\n", r"</s>\n"),
+    "llama2": _turns(
+        "bos_token + '[INST] ' + m + ' [/INST]'",
+        "' ' + m + '</s>'",
+        r"'<<SYS>>\n' + m + '\n<</SYS>>\n\n'",
+        "''",
+        in_user=True,
     ),
-    "gemma": Layout(
-        user=("<start_of_turn>user\n", "<end_of_turn>\n"),
-        assistant=("<start_of_turn>model\n", "<end_of_turn>\n"),
-        system=("", "\n\n"),
-        signature="<start_of_turn>",
-        system_in_user=True,
-        end_token="<end_of_turn>",
-    ),
-    "phi3": Layout(
-        user=("<|user|>\n", "<|end|>\n"),
-        assistant=("<|assistant|>\n", "<|end|>\n"),
-        system=("<|system|>\n", "<|end|>\n"),
-        signature="<|end|>",
-        end_token="<|end|>",
-    ),
-    "zephyr": Layout(
-        user=("<|user|>\n", "</s>\n"),
-        assistant=("<|assistant|>\n", "</s>\n"),
-        system=("<|system|>\n", "</s>\n"),
-        signature="<|user|>",
-        end_token="</s>",
-    ),
-    "llama2": Layout(
-        user=("[INST] ", " [/INST]"),
-        assistant=(" ", "</s><s>"),
-        system=("<<SYS>>\n", "\n<</SYS>>\n\n"),
-        signature="<<SYS>>",
-        system_in_user=True,
-        end_token="</s>",
-    ),
-    "mistral": Layout(
-        user=("[INST] ", " [/INST]"),
-        assistant=(" ", "</s>"),
-        system=("", "\n\n"),
-        signature="[INST]",
-        system_in_user=True,
-        end_token="</s>",
-    ),
-    "markers": Layout(
-        user=("Human: ", "\n\n"),
-        assistant=("Assistant: ", "\n\n"),
-        system=("System: ", "\n\n"),
-        signature="Human:",
-        stop=("\n\nHuman:", "\nHuman:"),
-    ),
-    "plain": Layout(user=("", ""), assistant=("", ""), system=("", "\n\n"), is_chat=False),
+    "mistral": "{{ bos_token }}"
+    + _turns("'[INST] ' + m + ' [/INST]'", "' ' + m + '</s>'", r"m + '\n\n'", "''", in_user=True),
+    "markers": "{{ bos_token }}"
+    + _turns(r"'Human: ' + m + '\n\n'", r"'Assistant: ' + m + '\n\n'", r"'System: ' + m + '\n\n'", "'Assistant:'"),
+    "plain": "{{ bos_token }}" + _turns("m", "m", r"m + '\n\n'", "''"),
 }
-# of other layouts that share a signature with one above
-UNSUPPORTED_SIGNATURES = ("<|im_sep|>", "<|message|>", "'<|' + ")
+_STOP = {"markers": ("\n\nHuman:", "\nHuman:")}
 
 
-class ExternalTemplate:
-    """A layout in the tokens of an external model. `controls` are the names of its control tokens."""
+# Noncharacters of Unicode, which stand in a text while a program runs
+SPLIT = "\ufdd0"  # in the name of a control token that was typed, which is text
+STARTS = {LossKind.IGNORED: "\ufdd1", LossKind.PROMPT: "\ufdd2", LossKind.TRAINED: "\ufdd3"}  # a message begins
+END = "\ufdd4"
+_KINDS = {mark: kind for kind, mark in STARTS.items()}
+_RESERVED = dict.fromkeys(range(0xFDD0, 0xFDD5), "\ufffd")
+_TEXT = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)  # a program may strip what is around the second
+
+
+class PublishedTemplate:
+    """A model's own chat template, run as transformers runs it, in the tokens of its tokenizer.
+
+    Marks tell the texts of messages from those of the program, which are ignored in the loss. A program may drop a
+    message, or its beginning, such as the thoughts before an earlier answer.
+    """
 
     escapes: ClassVar[bool] = False
 
     def __init__(
         self,
         name: str,
+        program: JinjaProgram,
         controls: Iterable[str],
         *,
         bos: str = "",
         leading_space: bool = False,
         flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
     ) -> None:
-        """`bos` is the control token that begins a text; `leading_space`: the tokenizer adds one before each text;
-        `flags` say which control tokens take the whitespace before or after them (lstrip, rstrip).
+        """`bos` is the control token that begins a text without roles; `leading_space`: the tokenizer adds one before
+        each text; `flags` say which control tokens take the whitespace before or after them (lstrip, rstrip).
 
-        Raises ValueError where the tokenizer lacks the token that ends an answer.
+        Raises ValueError where the program refuses a question and its answer.
         """
-        if name not in LAYOUTS:
-            raise ValueError(f"unknown template {name!r}: expected one of {', '.join(LAYOUTS)}")
-        controls = set(controls)
-        self.name, self._layout, self._bos, self._space = name, LAYOUTS[name], bos, leading_space
+        self.name, self._program, self._bos, self._space = name, program, bos, leading_space
         self._stripping = {flag: {name for name in flags if flags[name].get(flag)} for flag in ("lstrip", "rstrip")}
-        self.end_token, self.stop, self.is_chat = self._layout.end_token, self._layout.stop, self._layout.is_chat
-        if self.end_token and self.end_token not in controls:
-            raise ValueError(f"template {name!r} ends answers with {self.end_token}, which the tokenizer does not have")
-        self._assistant_header = self._layout.assistant[0].rstrip(" ")
-        self.answer_prefix = self._layout.assistant[0].removeprefix(self._assistant_header)
-        names = sorted(controls, key=len, reverse=True)
-        self._controls = re.compile("|".join(map(re.escape, names)) or r"(?!)")
+        controls = sorted(controls, key=len, reverse=True)
+        answered = [
+            name for name in controls if flags.get(name, {}).get("special", True)
+        ]  # not <think>, which is written
+        self._names, self._names_in_answers = (
+            "|".join(map(re.escape, names)) or r"(?!)" for names in (controls, answered)
+        )
+        self._tokens = re.compile(f"({self._names}|[\ufdd1-\ufdd4])")
+        self.is_chat, self.stop = name != "plain", _STOP.get(name, ())
+        question, answer = Message.from_text("user", "a"), Message.from_text("assistant", "b")
+        before = self._render([question])
+        self._header = self._render([question], add_generation_prompt=True).removeprefix(before)
+        start, found, after = self._render([question, answer]).removeprefix(before).partition(STARTS[LossKind.TRAINED])
+        if not found:
+            raise ValueError("its chat template does not write what is said")
+        prefix = start.removeprefix(self._header)
+        self.answer_prefix = prefix if prefix.isspace() else ""
+        end = re.search(self._names, after.partition(END)[2])
+        self.end_token = end[0] if end and self.is_chat else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
         """A complete conversation and the generation prompt."""
-        return self._add_leading_spaces([*self._messages(conversation), *self._layout_segments(self._assistant_header)])
+        return self._segments(self._render(conversation, add_generation_prompt=True))
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, is to be continued."""
-        *before, last = conversation
-        content = Segment(self.answer_prefix + last.text, LossKind.TRAINED)
-        return self._add_leading_spaces(
-            [*self._messages(before), *self._layout_segments(self._assistant_header), content]
-        )
+        """A conversation up to the end of its last message, the assistant's."""
+        return self._segments(self._render(conversation).rpartition(END)[0] + END)
 
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
-        """A complete conversation; the text of the layout is ignored in the loss."""
-        return self._add_leading_spaces(self._messages(conversation, train))
+        return self._segments(self._render(conversation, train=train))
+
+    def without_spaces(self) -> "PublishedTemplate":
+        """The same without the space that the tokenizer puts before texts, which is not the program's."""
+        bare = copy(self)
+        bare._space = False
+        return bare
+
+    def next_turn(self, message: Message) -> None:
+        """A program may render earlier messages otherwise in a longer conversation."""
 
     def answer(self, message: Message) -> list[Segment]:
-        """The text alone: a layout has no calls."""
+        """The text alone."""
         return [Segment(self.answer_prefix + message.text, LossKind.TRAINED)]
 
     def text(self, text: str) -> list[Segment]:
         """A text after the BOS token."""
-        return self._add_leading_spaces([*self._bos_segments(), Segment(text, LossKind.PROMPT)])
+        bos = [Segment(self._bos, LossKind.IGNORED, control=True)] if self._bos else []
+        return self._add_leading_spaces([*bos, Segment(text, LossKind.PROMPT)])
 
-    def _bos_segments(self) -> list[Segment]:
-        return [Segment(self._bos, LossKind.IGNORED, control=True)] if self._bos else []
-
-    def _messages(self, conversation: Conversation, train: Sequence[bool | None] | None = None) -> list[Segment]:
-        system = next((message.text for message in conversation if message.role == "system"), "")
-        parts = self._bos_segments()
-        if system and not self._layout.system_in_user:
-            parts += self._message("system", system)
-            system = ""
+    def _render(
+        self,
+        conversation: Conversation,
+        *,
+        train: Sequence[bool | None] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """What the program writes, with marks. Raises ValueError with the program's own message."""
+        messages = []
         for message, is_trained in zip(conversation, train or [None] * len(conversation), strict=True):
-            if message.role == "user":
-                parts += self._message("user", self._with(system, message.text), is_trained)
-                system = ""
-            elif message.role == "assistant":
-                parts += self._message("assistant", message.text, is_trained)
-        return parts
+            loss = LossKind.TRAINED if is_trained else LossKind.IGNORED
+            if is_trained is None:
+                loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
+            messages.append({"role": message.role, "content": self._marked(message, loss)})
+        return self._program.render(messages, add_generation_prompt=add_generation_prompt)
 
-    def next_turn(self, message: Message) -> list[Segment]:
-        """The rest of an answer's end, the user's message and the generation prompt."""
-        after = self._layout.assistant[1].removeprefix(self.end_token)
-        segments = [
-            *self._layout_segments(after),
-            *self._message("user", message.text),
-            *self._layout_segments(self._assistant_header),
-        ]
-        return self._add_leading_spaces(segments, previous=self.end_token)
+    def _marked(self, message: Message, loss: LossKind) -> str:
+        names = self._names_in_answers if message.role == "assistant" else self._names
+        text = message.text.translate(_RESERVED)
+        text = re.sub(names, lambda name: f"{name[0][0]}{SPLIT}{name[0][1:]}", text)
+        match = _TEXT.fullmatch(text)
+        assert match, "any text is of this form"
+        return f"{match[1]}{STARTS[loss]}{match[2]}{END}{match[3]}" if match[2] else text
 
-    def _with(self, system: str, text: str) -> str:
-        before, after = self._layout.system
-        return f"{before}{system}{after}{text}" if system else text
+    def _segments(self, rendered: str) -> list[Segment]:
+        """The text and control tokens of what the program wrote; the token that ends an answer is trained with it."""
+        result: list[Segment] = []
+        loss = after = LossKind.IGNORED  # of what follows, and of the token that ends a message
+        for piece in filter(None, self._tokens.split(self._with_starts(rendered))):
+            if piece in _KINDS:
+                loss = _KINDS[piece]
+            elif piece == END:
+                loss, after = LossKind.IGNORED, loss
+            else:
+                control = self._tokens.fullmatch(piece) is not None
+                ends = control and after == LossKind.TRAINED
+                result.append(Segment(piece.replace(SPLIT, ""), after if ends else loss, control))
+                after = LossKind.IGNORED if control or piece.strip() else after
+        return self._add_leading_spaces(result)
 
-    def _message(self, role: str, text: str, is_trained: bool | None = None) -> list[Segment]:
-        """A message; a space after its header belongs to its text, as tokens include the space before a word."""
-        before, after = getattr(self._layout, role)
-        header = before.rstrip(" ")
-        is_trained = role == "assistant" if is_trained is None else is_trained
-        content = Segment(before[len(header) :] + text, LossKind.TRAINED if is_trained else LossKind.PROMPT)
-        return [*self._layout_segments(header), content, *self._layout_segments(after)]
-
-    def _layout_segments(self, text: str) -> list[Segment]:
-        segments: list[Segment] = []
-        position = 0
-        for match in self._controls.finditer(text):
-            segments += [
-                Segment(text[position : match.start()], LossKind.IGNORED),
-                Segment(match[0], LossKind.IGNORED, control=True),
-            ]
-            position = match.end()
-        return [segment for segment in [*segments, Segment(text[position:], LossKind.IGNORED)] if segment.text]
+    def _with_starts(self, rendered: str) -> str:
+        """The text with a mark after the header of each answer whose beginning was dropped."""
+        *parts, rest = rendered.split(END)
+        for index, part in enumerate(parts):
+            if self._header and not any(mark in part for mark in _KINDS):
+                before, header, answer = part.rpartition(self._header)
+                parts[index] = f"{before}{header}{STARTS[LossKind.TRAINED]}{answer}" if header else part
+        return END.join([*parts, rest])
 
     def _add_leading_spaces(self, parts: list[Segment], previous: str = "") -> list[Segment]:
         """Add the space that the tokenizer puts before a text at the beginning, and after each control token."""
@@ -340,24 +338,25 @@ class ExternalTemplate:
         return result
 
 
-def recognise_layout(jinja: str) -> str | None:
-    """The name of the layout that a Jinja template renders; None where it is none of LAYOUTS."""
-    if any(signature in jinja for signature in UNSUPPORTED_SIGNATURES):
-        return None
-    return next((name for name, layout in LAYOUTS.items() if layout.signature and layout.signature in jinja), None)
-
-
-def select_template(
-    name: str,
+def open_template(
+    jinja: str,
     special: Mapping[str, int],
     *,
+    name: str | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
     bos: str = "",
     leading_space: bool = False,
     flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
 ) -> ChatTemplate:
-    """The template of this name: chatmill's own where the tokenizer has all control tokens of it."""
-    own = CHATMILL_TEMPLATES.get(name)
+    """The template of this name, or a model's own Jinja program; chatmill's own where the tokenizer has all its tokens.
+
+    `names` are those of control tokens in programs, such as bos_token. Raises ValueError for a program that stops.
+    """
+    own = CHATMILL_TEMPLATES.get(name or "")
     needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end_token} if own else set()
     if own and needed <= set(special):
         return own
-    return ExternalTemplate(name, special, bos=bos, leading_space=leading_space, flags=flags)
+    if name is not None and name not in NAMED:
+        raise ValueError(f"unknown template {name!r}: expected one of {', '.join(NAMED)}")
+    program = JinjaProgram(jinja if name is None else NAMED[name], {"bos_token": bos, "eos_token": "", **names})
+    return PublishedTemplate(name or "jinja", program, special, bos=bos, leading_space=leading_space, flags=flags)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
 from chatmill.engines.graph_engine import GraphEngine
 from chatmill.engines.onnx_engine import Session, SharedCacheEngine
-from chatmill.inference.chat_template import ChatTemplate, recognise_layout, select_template
-from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
+from chatmill.inference.chat_template import ChatTemplate, open_template
+from chatmill.inference.model_metadata import read_model_metadata
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS
@@ -67,15 +67,19 @@ def load_model(
             f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
             f"trained with ({engine.fingerprint[:12]}): rebuild the folder (dvc repro), or pass --trust-tokenizer"
         )
-    name = template or engine.template or _template_name(folder, files)
     special = loaded_tokenizer.special
-    chat_template = select_template(
-        name,
-        special,
-        bos=next((name for name, i in special.items() if i == files.bos_id), ""),
-        leading_space=loaded_tokenizer.leading_space,
-        flags=loaded_tokenizer.vocabulary.flags,
-    )
+    try:
+        chat_template = open_template(
+            files.chat_template,
+            special,
+            name=template or engine.template or (None if files.chat_template else "plain"),
+            names=files.names,
+            bos=next((name for name, i in special.items() if i == files.bos_id), ""),
+            leading_space=loaded_tokenizer.leading_space,
+            flags=loaded_tokenizer.vocabulary.flags,
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}: choose one with --template") from error
     return LoadedModel(engine, loaded_tokenizer, chat_template, files.stop_ids, files.tools)
 
 
@@ -170,11 +174,3 @@ def _load_tokenizer(given: Path | None, folder: Path) -> ChatTokenizer:
     if given is None and not any((folder / name).is_file() for name in (DESCRIPTION, *IN_FOLDERS)):
         raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
     return load_tokenizer(given or folder)
-
-
-def _template_name(folder: Path, files: ModelMetadata) -> str:
-    if not files.chat_template:
-        return "plain"
-    if (name := recognise_layout(files.chat_template)) is None:
-        raise ValueError(f"{folder}: its chat template is not supported: choose one with --template")
-    return name

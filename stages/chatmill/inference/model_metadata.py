@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from chatmill.pipeline.manifest import read_json
 
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length", "seq_length")
+TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
 TOKENIZERS_WITH_BOS = ("LlamaTokenizer", "GemmaTokenizer", "CodeLlamaTokenizer")  # unless their files say otherwise
 
 
@@ -22,6 +23,7 @@ class ModelMetadata(NamedTuple):
     stop_ids: frozenset[int]
     chat_template: str  # a Jinja program; "" for none
     tools: tuple[str, ...]  # that the model was trained to call where they are declared
+    names: dict[str, str]  # of the control tokens that templates know, such as bos_token
 
 
 def read_model_metadata(folder: Path) -> ModelMetadata:
@@ -48,6 +50,7 @@ def _read(folder: Path) -> ModelMetadata:
         stop_ids=stop if eos is None else stop | {eos},
         chat_template=jinja,
         tools=tuple(map(str, (config.get("chatmill") or {}).get("tools") or ())),
+        names={key: name for key in TOKEN_NAMES if (name := _token_text(tokenizer.get(key)))},
     )
 
 

@@ -335,7 +335,7 @@ class IncrementalDetokenizer:
     """A reply as it grows: `push` takes an id and returns text to show, until it has `stopped` at a stop text."""
 
     def __init__(self, tokenizer: ChatTokenizer, template: ChatTemplate = CHATML, stop: Sequence[str] = ()) -> None:
-        self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_text
+        self._token_bytes, self._is_text = tokenizer.token_bytes, tokenizer.is_written
         special = tokenizer.special
         self._part_kinds = {special[name]: kind for name, kind in _PART_KINDS.items() if name in special}
         self._escaped, self.answer_prefix = template.escapes, template.answer_prefix

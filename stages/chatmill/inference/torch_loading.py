@@ -13,11 +13,12 @@ from chatmill.checkpoints.weights import weight_files
 from chatmill.engines.engine import Engine
 from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
 from chatmill.engines.transformers_engine import open_transformers_engine
-from chatmill.gguf_import import FIELD, read_gguf, read_shape, read_tensors, read_vocabulary
+from chatmill.gguf_import import read_shape, read_tensors
 from chatmill.inference.model_metadata import ModelMetadata
 from chatmill.model.chat_model import ChatModel, load_chat_model, model_from_weights
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless
 from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space
 
@@ -59,7 +60,7 @@ def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> G
     content = read_gguf(file)
     fields = content.fields
     try:
-        config, vocabulary = read_shape(content), read_vocabulary(fields)
+        config, vocabulary = read_shape(content), vocabulary_of(fields)
         if config.vocab_size < len(vocabulary.tokens):
             raise ValueError(f"{len(vocabulary.tokens):,} tokens, but embeddings of {config.vocab_size:,}")
         with torch.device("meta"):
@@ -84,6 +85,7 @@ def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) ->
     jinja = jinja if isinstance(jinja, str) else ""
     ids = {kind: fields.get(f"{FIELD}{kind}_token_id") for kind in ("bos", "eos", "eot", "eom")}
     known = {kind: i for kind, i in ids.items() if type(i) is int and 0 <= i < len(tokenizer.vocabulary.tokens)}
+    named_ids = {kind: i for kind, i in known.items() if kind in ("bos", "eos")}
     bos = known.pop("bos", None)
     name = next((name for name, i in tokenizer.special.items() if i == bos), "")
     if jinja:
@@ -98,4 +100,5 @@ def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) ->
         stop_ids=frozenset(known.values()) | frozenset(named),
         chat_template=jinja,
         tools=tuple(map(str, tools)) if isinstance(tools, list) else (),
+        names={f"{kind}_token": tokenizer.token_bytes[i].decode(errors="replace") for kind, i in named_ids.items()},
     )

@@ -21,9 +21,11 @@ from onnx import numpy_helper
 
 from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
-from chatmill.inference.chat_template import LAYOUTS, ChatmillTemplate, ChatTemplate
+from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate
 from chatmill.inference.model_loading import find_model, load_model
-from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights, scale_rope_frequencies
+from chatmill.inference.template_layout import layout_of
+from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights
+from chatmill.model.layers import scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, flat, library_of
@@ -340,17 +342,17 @@ def _splits(vocabulary: Vocabulary) -> Iterator[str]:
 
 def template_content(template: ChatTemplate, tokenizer: ChatTokenizer) -> dict[str, Any]:
     """The template for template.js; without a layout it is one of chatmill's own."""
-    layout = None if isinstance(template, ChatmillTemplate) else LAYOUTS[template.name]
+    layout = None if isinstance(template, ChatmillTemplate) else layout_of(template)
+    if layout is None and not isinstance(template, ChatmillTemplate):
+        raise UnsupportedPageError("its chat template writes more than texts around messages")
     flags = tokenizer.vocabulary.flags
-    sides = ("user", "assistant", "system", "system_in_user")
     return {
         "name": template.name,
         "escapes": template.escapes,
         "answer_prefix": template.answer_prefix,
         "end_token": template.end_token,
         "stop": list(template.stop),
-        "layout": layout and {side: getattr(layout, side) for side in sides},
-        "bos": next((segment.text for segment in template.text("x") if segment.control), ""),
+        "layout": layout and layout._asdict(),
         "leading_space": tokenizer.leading_space,
         **{side: [name for name, flag in flags.items() if flag.get(side)] for side in ("lstrip", "rstrip")},
     }

@@ -6,8 +6,8 @@
 /** @typedef {{ role: string, parts: Part[] }} Message */
 /** @typedef {[string, string]} Delimiters the text before and after a message */
 /** @typedef {{ name: string, escapes: boolean, answer_prefix: string, end_token: string, stop: string[],
- *   layout: null | { user: Delimiters, assistant: Delimiters, system: Delimiters, system_in_user: boolean },
- *   bos: string, leading_space: boolean, lstrip: string[], rstrip: string[] }} Description
+ *   layout: null | { begin: string, user: Delimiters, assistant: Delimiters, system: Delimiters,
+ *   system_in_user: boolean }, leading_space: boolean, lstrip: string[], rstrip: string[] }} Description
  *   without a layout it is one of chatmill's own */
 
 const MARKERS = /** @type {Record<string, string>} */ ({ system: "System:", user: "Human:", assistant: "Assistant:" });
@@ -122,12 +122,10 @@ class Layout {
   #messages(conversation) {
     const given = conversation.find(({ role }) => role === "system");
     let system = given ? textOf(given) : "";
+    const isMessage = Boolean(system) && !this.layout.system_in_user;
     /** @type {Segment[]} */
-    const segments = this.template.bos ? [control(this.template.bos)] : [];
-    if (system && !this.layout.system_in_user) {
-      segments.push(...this.#message("system", system));
-      system = "";
-    }
+    const segments = isMessage ? this.#message("system", system) : this.#split(this.layout.begin);
+    if (isMessage) system = "";
     for (const message of conversation) {
       if (message.role === "assistant") segments.push(...this.#message("assistant", textOf(message)));
       if (message.role !== "user") continue;
