@@ -41,6 +41,7 @@ class Measurement(NamedTuple):
     context: int  # tokens that the model reads at once
     stride: int  # tokens by which windows of longer documents move
     windowed_documents: list[str]  # places of these documents
+    left_out: list[str]  # places of documents that the tokenizer cannot say as they are
     tokens_per_second: float  # of all tokens, control tokens included
     sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
@@ -79,6 +80,11 @@ def measure(
     Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
     """
     engine = loaded.engine
+    is_said = [not any(map(loaded.tokenizer.lost, _texts_of(one.content))) for one in documents]
+    left_out = [one.place for one, said in zip(documents, is_said, strict=True) if not said]
+    documents = [one for one, said in zip(documents, is_said, strict=True) if said]
+    if not documents:
+        raise ValueError(f"{left_out[0]}: the tokenizer cannot say some of its characters, nor of any other document")
     length = window_length(engine, context)
     stride = default_stride(length) if stride is None else stride
     corpus = encode_documents(documents, loaded)
@@ -102,6 +108,7 @@ def measure(
         length,
         stride,
         [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
+        left_out,
         len(corpus.ids) / max(seconds, 1e-9),
         {"all": corpus.sums(nats, trained_only=False), "assistant": corpus.sums(nats, trained_only=True)},
     )

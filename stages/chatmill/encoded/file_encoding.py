@@ -127,7 +127,10 @@ def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: 
     tokenizer, num_bytes = _tokenizer(folder, fingerprint)
     records = encode_lines(shard.lines(), tokenizer, template)
     has_tools = any(_DECLARES_TOOLS in line for line in shard.lines())
-    return EncodedShard(records, int(num_bytes[records.ids].sum()), has_tools)
+    lossy = 0
+    if tokenizer.vocabulary.missing_bytes:
+        lossy = sum(bool(tokenizer.lost(parse_record(line).text)) for line in shard.lines())
+    return EncodedShard(records, int(num_bytes[records.ids].sum()), has_tools, lossy)
 
 
 @lru_cache(maxsize=1)

@@ -36,6 +36,7 @@ class SplitCounts(NamedTuple):
     conversations: int
     tokens: int
     has_tools: bool
+    lossy: int  # conversations with characters that the tokenizer cannot say
 
 
 class EncodedSplit(NamedTuple):
@@ -76,6 +77,7 @@ class EncodedShard(NamedTuple):
     records: EncodedRecords
     bytes: int  # of text
     has_tools: bool  # whether one declares the calculator
+    lossy: int  # conversations with characters that the tokenizer cannot say
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +110,22 @@ def write_split(
 ) -> SplitCounts:
     """Write one split, a shard at a time; `numbers` are those of its sources for now."""
     ids_type = np.uint16 if vocab_size <= 1 << 16 else np.uint32
-    text, has_tools = 0, False
+    text, has_tools, lossy = 0, False, 0
     with ExitStack() as files:
         ids, loss, offsets, sources = (
             files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind))
             for name, kind in zip(EncodedRecords._fields, (ids_type, np.uint8, np.int64, np.uint16), strict=True)
         )
         offsets.append(np.zeros(1))
-        for records, in_shard, declares_tools in shards:
+        for records, in_shard, declares_tools, lossy_in_shard in shards:
             offsets.append(records.offsets[1:] + ids.length)
             ids.append(records.ids)
             loss.append(records.loss)
             sources.append(numbers.of(records.sources.names)[records.sources.of_conversations])
             text += in_shard
             has_tools |= declares_tools
-    return SplitCounts(text, offsets.length - 1, ids.length, has_tools)
+            lossy += lossy_in_shard
+    return SplitCounts(text, offsets.length - 1, ids.length, has_tools, lossy)
 
 
 class ArrayWriter:

@@ -3,11 +3,12 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
 from chatmill.app.cli import main
-from chatmill.conversation import CONTROL_TOKENS
+from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment
 from chatmill.tokenizer.exporting import parity
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
@@ -16,6 +17,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support.external_tokenizers import (
     bert_like,
     bpe_like,
+    gaps_like,
     gpt2_like,
     llama_like,
     nfc_like,
@@ -26,7 +28,7 @@ from support.external_tokenizers import (
 )
 from support.original_tokenizers import open_original
 from support.paths import SHARED
-from support.texts import REAL, SAMPLE, TEXTS, real_lines
+from support.texts import REAL, SAMPLE, SAMPLE_TEXT, TEXTS, real_lines
 
 TOKENIZERS = SHARED / "tokenizers"
 BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
@@ -81,6 +83,7 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
 
 MAKERS = {
     "gpt2": (gpt2_like, BYTES_FORMATS),
+    "gaps": (gaps_like, {"tokenizer.bin", "tokenizer.json"}),
     "ranks": (ranks_like, BYTES_FORMATS),
     "llama": (llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
     "t5": (t5_like, {"tokenizer.bin", "tokenizer.model"}),
@@ -152,3 +155,15 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
         load(t5_like(tmp_path))
+
+
+def test_bytes_without_a_token_are_left_out_and_told(tmp_path):
+    tokenizer = load(gaps_like(tmp_path))
+    assert "~" not in SAMPLE_TEXT and b"~" in tokenizer.vocabulary.missing_bytes
+    assert tokenizer.encode("a~~b") == tokenizer.encode("a") + tokenizer.encode("b")
+    assert (tokenizer.said("a~b"), tokenizer.lost("~a~b"), tokenizer.lost("ab")) == (b"ab", "~", "")
+    texts = ["~", "the cat", "~the ~cat"]
+    segments = [[Segment(text, LossKind.TRAINED), Segment("a", LossKind.PROMPT)] for text in texts]
+    encoded = tokenizer.encode_conversations(segments)
+    found = [tokenizer.decode(ids) for ids in np.split(encoded.ids, encoded.offsets[1:-1])]
+    assert found == ["a", "the cata", "the cata"]

@@ -131,7 +131,9 @@ def genai(request, tmp_path_factory):
     write_chat(folder / "chat.jsonl")
     chosen = {"type": "bpe", "vocab_size": 704, "special_tokens": [], "max_bytes": None}
     parameters = chosen | {"bpe": {"pattern": request.param}}
-    train_tokenizer.main(folder / "chat.jsonl", ANY_FOLDER, folder / "tokenizer", parameters=parameters)
+    train_tokenizer.main(
+        folder / "chat.jsonl", ANY_FOLDER, ANY_FOLDER, folder / "tokenizer", initial=None, parameters=parameters
+    )
     write_huggingface(folder / "tokenizer", folder / "out", "chatml")
     (folder / "out" / "genai_config.json").write_text(json.dumps(GENAI_CONFIG))
     return onnxruntime_genai.Tokenizer(str(folder / "out")), load(folder / "out")

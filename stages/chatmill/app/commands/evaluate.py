@@ -117,6 +117,10 @@ def notify_of_text(path: Path, loaded: LoadedModel, measurement: Measurement) ->
         f"context {measurement.context:,}: {plural(measurement.tokens, 'token')} of text, "
         f"{measurement.tokens_per_second:,.0f} tokens/s"
     )
+    if left_out := measurement.left_out:
+        listed = ", ".join(left_out[:MAX_LISTED]) + (" …" if len(left_out) > MAX_LISTED else "")
+        what = f"with characters that its tokenizer cannot say, {plural(len(left_out), 'document')}"
+        notify(f"{path}: left out, {what}: {listed}")
     if windowed := measurement.windowed_documents:
         listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
         windows = f"scored in windows that move by {measurement.stride:,} tokens"

@@ -147,6 +147,8 @@ class TerminalChat:
 
     def _report(self, shown: bool, num_dropped: int) -> None:
         session = self.session
+        if lost := session.tokenizer.lost(session.conversation[-2].text if shown else ""):
+            notify(f"the model's tokenizer has no tokens for {lost!r}: it read your message without them")
         if session.num_dropped > num_dropped:
             context = f"the context of {session.engine.context:,} tokens"
             notify(f"the {session.num_dropped} oldest messages no longer fit into {context} and were dropped")

@@ -49,6 +49,8 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         return "tiktoken needs a split pattern, and this tokenizer has none"
     if vocabulary.steps is not None:
         return "tiktoken does not normalise text or split it in several steps, and this tokenizer does"
+    if vocabulary.missing_bytes:
+        return f"tiktoken needs a token for each byte, and {len(vocabulary.missing_bytes)} have none"
     if vocabulary.added_tokens:
         return f"tiktoken does not find {vocabulary.added_tokens[0].content!r} in text before it merges"
     ranks = ranks_of(vocabulary)

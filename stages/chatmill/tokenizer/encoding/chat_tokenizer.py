@@ -66,6 +66,14 @@ class ChatTokenizer:
         """(V,) bool: whether text can produce each id."""
         return np.array([kind in TEXT_KINDS for kind in self.vocabulary.kinds])
 
+    @cached_property
+    def is_written(self) -> NDArray[np.bool]:
+        """(V,) bool: whether a model writes each id as text: also tokens such as <think>, which are not special."""
+        flags = self.vocabulary.flags
+        written = self.is_text.copy()
+        written[[i for name, i in self.special.items() if not flags.get(name, {}).get("special", True)]] = True
+        return written
+
     @property
     def special(self) -> dict[str, int]:
         """Name to id of each control token."""
@@ -118,7 +126,7 @@ class ChatTokenizer:
                 ids.append(self._control(span[0].text))
                 losses.append(span[0].loss)
                 continue
-            by_byte = [segment.loss for segment in span for _ in segment.text.encode()]
+            by_byte = [segment.loss for segment in span for _ in self.said(segment.text)]
             position = 0
             for i in self.encode("".join(segment.text for segment in span)):
                 ids.append(i)
@@ -148,7 +156,7 @@ class ChatTokenizer:
         parts = list(chain.from_iterable(conversations))
         texts = [segment.text for segment in parts]
         ids = self._encode_parts(parts, "".join(texts)).astype(self.dtype, copy=False)
-        ends = np.cumsum([len(text) if text.isascii() else len(text.encode()) for text in texts], dtype=np.int64)
+        ends = np.cumsum(list(map(self._num_said, texts)), dtype=np.int64)
         stops = self._lengths.take(ids).cumsum()
         assert stops[-1:] == ends[-1:], "tokens do not cover the text"
         losses = np.frombuffer(bytes([segment.loss for segment in parts]), np.uint8)
@@ -168,6 +176,19 @@ class ChatTokenizer:
             return self._backend.encode_with_special(text, names)
         return np.array(self.encode_segments(parts)[0], np.int64)
 
+    def lost(self, text: str) -> str:
+        """The characters of a text that its tokens do not say as they are, each once; mostly none."""
+        missing = {*self.vocabulary.missing_bytes}
+        return "".join(dict.fromkeys(char for char in text if not missing.isdisjoint(char.encode()))) if missing else ""
+
+    def said(self, text: str) -> bytes:
+        """The bytes of a text that its tokens say: all, but those that no token of a published vocabulary can say."""
+        return text.encode().translate(None, self.vocabulary.missing_bytes)
+
+    def _num_said(self, text: str) -> int:
+        has_all = text.isascii() and not self.vocabulary.missing_bytes
+        return len(text) if has_all else len(self.said(text))
+
     def _control(self, name: str) -> int:
         if name not in self.special:
             raise ValueError(f"the tokenizer has no control token {name}: add it with train_tokenizer.type: pretrained")
@@ -186,6 +207,9 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
     chunk: list[list[Segment]] = []
     size = 0
     for conversation in conversations:
+        if chunk and not (conversation and conversation[0].control):  # its first token is not to reach back
+            yield chunk
+            chunk, size = [], 0
         chunk.append(conversation)
         size += sum(len(segment.text) for segment in conversation)
         if size >= CHUNK_CHARACTERS:

@@ -55,11 +55,13 @@ def export_all(
 ) -> dict[ExportFormat, Any]:
     """Write formats of a tokenizer's folder into `out`, which must not exist; return what `export` gave for each.
 
-    The same is written to `formats.json`.
+    The same is written to `formats.json`, with the bytes that have no token, and that every reader drops from a text.
     """
     out.mkdir(parents=True)
     written = {format: export(format, tokenizer_folder, vocabulary, out) for format in formats}
     add_readers(written, vocabulary)
+    if vocabulary.missing_bytes:
+        written = {name: one | {"lost_bytes": vocabulary.missing_bytes.hex(" ")} for name, one in written.items()}
     (out / "formats.json").write_text(json.dumps(written, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     write_manifest(out, kind="tokenizer", fingerprint=vocabulary.fingerprint)
     return written

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import MAGIC, read_binary
+from chatmill.tokenizer.formats.gguf_files import is_gguf, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tiktoken_files import (
     MERGES_FILES,
     VOCAB_TXT,
@@ -33,9 +34,10 @@ from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_j
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, to_special_handling
 
 TokenizerFormat = Literal[
-    "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"
+    "gguf", "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"
 ]
 READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
+    "gguf": lambda file: vocabulary_of(read_gguf(file).fields),
     "tokenizer_json": read_tokenizer_json,
     "vocab_and_merges": read_vocab_and_merges,
     "sentencepiece": read_sentencepiece_model,
@@ -47,13 +49,15 @@ READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
 IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES, VOCAB_TXT)
 EXPECTED = (
     "a folder, a tokenizer.json, a vocabulary with merges beside it, a SentencePiece model, ranks of tiktoken, BERT's "
-    "vocab.txt, or a .pkl or .bin that chatmill wrote"
+    "vocab.txt, a GGUF file, or a .pkl or .bin that chatmill wrote"
 )
 _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\s*")
 
 
 def detect_format(file: Path) -> TokenizerFormat:
     """The format of a file. Raises ValueError for a file that is no tokenizer."""
+    if is_gguf(file):  # of which the rest is not read
+        return "gguf"
     data = file.read_bytes()
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if MAGIC in data[-256:]:

@@ -120,7 +120,9 @@ class ReferenceEncoder:
 
     def _lookup(self, piece: str) -> list[int]:
         data = piece.encode()
-        return [self._normal[data]] if data in self._normal else [self._byte[byte] for byte in data]
+        if data in self._normal:
+            return [self._normal[data]]
+        return [self._byte[byte] for byte in data if byte in self._byte]  # published vocabularies lack some
 
     def _merge(self, piece: str) -> list[int]:
         """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""
@@ -256,7 +258,7 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
             raise ValueError("its byte fallback does not have each of the 256 bytes once")
         if b" " not in single[Kind.NORMAL]:
             raise ValueError("it has no token for a space, which would be decoded as U+2581")
-    if fallbacks or Kind.UNKNOWN in vocabulary.kinds:
+    if fallbacks or Kind.UNKNOWN in vocabulary.kinds or (vocabulary.algorithm == "merge" and vocabulary.missing_bytes):
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
         if len(single[kind]) < 256:

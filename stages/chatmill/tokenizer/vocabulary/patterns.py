@@ -36,6 +36,8 @@ PATTERNS = {
     "o200k": rf"{_HEAD}{_UPPER}*{_LOWER}+{_CONTRACTION}?|{_HEAD}{_UPPER}+{_LOWER}*{_CONTRACTION}?|"
     rf"\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_SPACES}",
 }
+# SmolLM's two steps in one: single digits, and GPT-2's pattern between them
+DIGITS_THEN_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?![^\s\p{N}])|\s+"
 WORDS = r" ?\S+|\s"
 CHARACTERS = r"[\s\S]"
 ANYTHING = r"[\s\S]+"

@@ -268,7 +268,8 @@ def check_special_tokens(names: Sequence[str]) -> None:
 def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     """The vocabulary with any missing control tokens added, and unused ids up to a multiple of 64.
 
-    Control tokens take the unused ids first, then new ones; no other id changes. SentencePiece needs an id for unknown
+    Control tokens take the unused ids first, then new ones; no other id changes. Bytes without a token get one after
+    them, so that every text can be said. SentencePiece needs an id for unknown
     text, which never occurs here: if the vocabulary has none, an unused id serves as one, so at least one is left.
     """
     tokens, kinds, scores = list(vocabulary.tokens), list(vocabulary.kinds), list(vocabulary.scores)
@@ -279,13 +280,19 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
     texts = {id_to_piece(vocabulary, i) for i in vocabulary.text_ids}
     if taken := [name for name in controls if name in texts]:
         raise ValueError(f"the control token {taken[0]} is already one of its text tokens: use another tokenizer")
-    added = controls[len(spare) :]
+    bytes_added = [bytes([byte]) for byte in vocabulary.missing_bytes]
+    added = [*(name.encode() for name in controls[len(spare) :]), *bytes_added]
     needed = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % VOCAB_SIZE_MULTIPLE
     return replace(
         vocabulary,
-        tokens=(*tokens, *(name.encode() for name in added), *islice(unused_names(vocabulary.tokens), num_unused)),
-        kinds=(*kinds, *[Kind.CONTROL] * len(added), *[Kind.UNUSED] * num_unused),
+        tokens=(*tokens, *added, *islice(unused_names(vocabulary.tokens), num_unused)),
+        kinds=(
+            *kinds,
+            *[Kind.CONTROL] * (len(added) - len(bytes_added)),
+            *[Kind.NORMAL] * len(bytes_added),
+            *[Kind.UNUSED] * num_unused,
+        ),
         scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
     )
 

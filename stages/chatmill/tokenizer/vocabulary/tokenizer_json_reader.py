@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.pipeline.manifest import read_json
-from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, DIGITS_THEN_GPT2, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import (
     flat,
     float32,
@@ -233,6 +233,8 @@ def _splits(pre_tokenizer: dict[str, Any] | None) -> tuple[list[dict[str, Any]],
     match before:
         case [*others, {"type": "Split", "pattern": {"Regex": str(found)}, "behavior": "Isolated", "invert": False}]:
             before, pattern = (others, found) if pattern is None else (before, pattern)
+    if before == [{"type": "Digits", "individual_digits": True}] and pattern == PATTERNS["gpt2"]:
+        return [], DIGITS_THEN_GPT2
     for step in before:
         if not keeps_characters(step):
             raise ValueError(f"its pre_tokenizer {step['type']!r:.40} removes characters, such as the space in 'a b'")

@@ -104,8 +104,16 @@ class Vocabulary:
         return "plain" if self.algorithm == "wordpiece" and self.steps is not None else "bytes"
 
     @cached_property
+    def missing_bytes(self) -> bytes:
+        """The bytes that no token can say, in order: published vocabularies lack some that few texts have."""
+        if self.spelling != "bytes" or self.algorithm == "wordpiece" or {Kind.FALLBACK, Kind.UNKNOWN} & {*self.kinds}:
+            return b""
+        single = {token for token, kind in zip(self.tokens, self.kinds, strict=True) if kind == Kind.NORMAL}
+        return bytes(byte for byte in range(256) if bytes([byte]) not in single)
+
+    @cached_property
     def lossless(self) -> bool:
-        """Whether the tokens of every text are exactly its bytes."""
+        """Whether the tokens of every text are exactly its bytes, but for those that are missing."""
         covers_all = Kind.UNKNOWN not in self.kinds or Kind.FALLBACK in self.kinds
         strips = any(token.lstrip or token.rstrip for token in self.added_tokens)
         return covers_all and not strips and (self.steps is None or splits_only(self.steps))
