@@ -12,6 +12,7 @@ from chatmill.encoded.token_files import (
     write_meta,
     write_split,
 )
+from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
@@ -34,6 +35,9 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
             split: write_split(tokens, split, encode_shards(file, encode, ordered_map), len(vocabulary.tokens), numbers)
             for split, file in files.items()
         }
+    for split, count in counts.items():
+        if count.lossy:
+            log("encode", f"{count.lossy:,} conversations of {split} are read without characters that have no token")
     if not counts["train"].conversations:
         raise ValueError(f"{train}: no conversations")
 

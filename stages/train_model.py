@@ -70,9 +70,10 @@ def main(
         weights = kept.final(trainer)
         if group.is_main_process:
             trained = trained_model(trainer.model, weights, data.vocabulary)
-            depth = trained.config.num_hidden_layers
-            metadata = metadata_of(parameters, data, plan, hardware, kept, group, depth)
-            write_model(model, trained, tokenizer, data.vocabulary, metadata, use_embedding_table(trained))
+            metadata = metadata_of(parameters, data, plan, hardware, kept, group, trained.config.num_hidden_layers)
+            encoder = use_embedding_table(trained)
+            adapter = (weights, parameters.initial) if parameters.initial and parameters.lora_rank else None
+            write_model(model, trained, tokenizer, data.vocabulary, metadata, encoder, adapter)
             curve_file.complete()
             for question, answer in sample_answers(trained, data.validation.split, data.vocabulary, 3):
                 log("train_model", f"{question!r} is answered {answer!r}")

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.model.chat_model import ChatModel
+from chatmill.model.chat_model import MAX_WHOLE_VOCAB, ChatModel
 from chatmill.pipeline.progress import duration, log, progress_bar
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.chains import Row
@@ -192,7 +192,7 @@ def memory_needed(
         * config.num_hidden_layers
         * (_ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size)
     )
-    batch = rows * row_length * (activations + _LOGITS * config.vocab_size + 5 * row_length)
+    batch = rows * row_length * (activations + _LOGITS * min(config.vocab_size, MAX_WHOLE_VOCAB) + 5 * row_length)
     return int(_LIBRARIES + state + max(muon, batch))
 
 

@@ -27,6 +27,11 @@ def test_nobody_sees_another_conversation_or_what_comes_later():
     assert seen.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
 
 
+def test_a_cpu_attends_to_segments_as_to_the_mask():
+    for found, expected in zip(attended(attend, 60, segments), attended(attend, 60), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_a_gpu_attends_to_segments_as_to_the_mask():
     options = {"device": "cuda", "dtype": torch.bfloat16}

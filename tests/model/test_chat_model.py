@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from chatmill.checkpoints.configuration import ModelConfig, Variant
-from chatmill.model.chat_model import ChatModel, initialise
+from chatmill.model import chat_model
+from chatmill.model.chat_model import ChatModel, initialise, nats_in_blocks
 from chatmill.pipeline.manifest import write_manifest
 from support.tiny import random_model
 
@@ -115,3 +116,25 @@ def test_the_dial_gives_models_of_these_sizes(depth, vocab_size, millions):
 def test_impossible_shapes_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         replace(CONFIG, **change)
+
+
+def test_the_loss_in_blocks_is_that_of_all_logits(monkeypatch):
+    monkeypatch.setattr(chat_model, "BLOCK_LOGITS", 7 * 50)
+    generator = torch.Generator().manual_seed(0)
+    x, head = torch.randn(20, 8, generator=generator), torch.randn(50, 8, generator=generator)
+    targets, weights = torch.randint(50, (20,), generator=generator), torch.rand(20, generator=generator)
+
+    def whole(x, head, targets):
+        return torch.nn.functional.cross_entropy(x @ head.T, targets, reduction="none")
+
+    found = []
+    for nats_of in (whole, nats_in_blocks):
+        inputs = [x.clone().requires_grad_(), head.clone().requires_grad_()]
+        nats = nats_of(*inputs, targets)
+        (nats * weights).sum().backward()
+        found.append([nats.detach(), *(one.grad for one in inputs)])
+    for first, second in zip(*found, strict=True):
+        torch.testing.assert_close(first, second)
+    some = targets.where(weights > 0.5, -1)
+    torch.testing.assert_close(nats_in_blocks(x, head, some), found[0][0] * (weights > 0.5))
+    assert nats_in_blocks(x, head, torch.full_like(targets, -1)).sum() == 0

@@ -11,7 +11,7 @@ import torch
 
 from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
 from chatmill.teacher.predictions import read_predictions
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer
 from support.tiny import CONFIG, VOCABULARY, random_model
@@ -43,7 +43,7 @@ def trainer(**changes):
     model = random_model(CONFIG)
     options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
     num_bytes = torch.from_numpy(token_byte_lengths(VOCABULARY))
-    return Trainer(model, MuonAdamW(model, 0.01, torch.float32), num_bytes, **options)
+    return Trainer(model, muon_adamw(model, 0.01, torch.float32), num_bytes, **options)
 
 
 @pytest.mark.parametrize("chained", [0.0, 1.0])

@@ -16,7 +16,7 @@ from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import load_chat_model
 from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.training.model_folder import read_byte_encoder
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import muon_adamw
 from chatmill.training.trainer import Trainer
 from support.tiny import CONFIG, VOCABULARY, random_model
 from support.training_runs import (
@@ -46,7 +46,7 @@ def trainer(**changes):
     model = random_model(CONFIG)
     options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
     return Trainer(
-        model, MuonAdamW(model, 0.01, torch.float32), torch.from_numpy(token_byte_lengths(VOCABULARY)), **options
+        model, muon_adamw(model, 0.01, torch.float32), torch.from_numpy(token_byte_lengths(VOCABULARY)), **options
     )
 
 

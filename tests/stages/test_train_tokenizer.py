@@ -44,7 +44,9 @@ def chat(tmp_path_factory):
 
 def run(folder, chat, **changes):
     (folder / "params.yaml").write_text(yaml.safe_dump({"train_tokenizer": SETTINGS | changes}))
-    command = [sys.executable, STAGES / "train_tokenizer.py", chat, ANY_FOLDER, "tokenizer"]
+    files = {"chat": chat, "pretrained": ANY_FOLDER, "models": ANY_FOLDER, "tokenizer": "tokenizer"}
+    options = [part for name, file in files.items() for part in (f"--{name}", file)]
+    command = [sys.executable, STAGES / "train_tokenizer.py", *options]
     environment = os.environ | {"PYTHONHASHSEED": "random"}
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
 
@@ -52,7 +54,7 @@ def run(folder, chat, **changes):
 @pytest.mark.parametrize("name", SIZES)
 def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp_path, name):
     chosen = {"type": name, "vocab_size": SIZES[name], "special_tokens": ["<|mood|>"]}
-    train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "here", parameters=SETTINGS | chosen)
+    train_tokenizer.main(chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "here", initial=None, parameters=SETTINGS | chosen)
     assert run(tmp_path, chat, **chosen).returncode == 0
     for file in (tmp_path / "here").iterdir():
         assert file.read_bytes() == (tmp_path / "tokenizer" / file.name).read_bytes()
@@ -106,14 +108,25 @@ def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes
 )
 def test_what_no_tokenizer_can_be_is_refused(chat, tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | changes)
+        train_tokenizer.main(
+            chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=SETTINGS | changes
+        )
 
 
 def test_the_size_that_the_text_supports_is_accepted(chat, tmp_path):
     with pytest.raises(ValueError) as refused:
-        train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": 64000})
+        train_tokenizer.main(
+            chat,
+            ANY_FOLDER,
+            ANY_FOLDER,
+            tmp_path / "tokenizer",
+            initial=None,
+            parameters=SETTINGS | {"vocab_size": 64000},
+        )
     most = int(re.search(r"at most (\d+)", str(refused.value))[1])
-    train_tokenizer.main(chat, ANY_FOLDER, tmp_path / "tokenizer", parameters=SETTINGS | {"vocab_size": most})
+    train_tokenizer.main(
+        chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=SETTINGS | {"vocab_size": most}
+    )
     assert load(tmp_path / "tokenizer").vocab_size == most
 
 
@@ -151,7 +164,14 @@ def test_a_pretrained_tokenizer_keeps_its_ids_and_gets_the_tokens_of_chats(chat,
 def test_a_pretrained_file_outside_of_its_folder_is_refused_with_what_to_do(chat, tmp_path):
     section = SETTINGS | {"type": "pretrained", "pretrained": {"path": tmp_path / "other.json"}}
     with pytest.raises(ValueError, match=r"pretrained\.path: .*`cp .*other\.json data/raw/external/pretrained/other"):
-        train_tokenizer.main(chat, Path("data/raw/external/pretrained"), tmp_path / "out", parameters=section)
+        train_tokenizer.main(
+            chat,
+            Path("data/raw/external/pretrained"),
+            Path("data/raw/external/pretrained"),
+            tmp_path / "out",
+            initial=None,
+            parameters=section,
+        )
 
 
 @pytest.mark.slow
@@ -170,7 +190,7 @@ def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
 
 def train(chat, output, **changes):
     """The folder's bytes, by file."""
-    train_tokenizer.main(chat, ANY_FOLDER, output, parameters=SETTINGS | changes)
+    train_tokenizer.main(chat, ANY_FOLDER, ANY_FOLDER, output, initial=None, parameters=SETTINGS | changes)
     return {file.name: file.read_bytes() for file in output.iterdir()}
 
 

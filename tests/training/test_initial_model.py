@@ -121,7 +121,7 @@ def test_models_that_cannot_be_gone_on_from_are_told(tmp_path):
     (tmp_path / "model").mkdir()
     write_external(tmp_path / "model", "llama")
     vocabulary = chat_vocabulary(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"gone: no such model folder: in place of data/model, "):
+    with pytest.raises(ValueError, match=r"gone: no such folder or GGUF file of a model: in place of data/model, "):
         load_initial(tmp_path / "gone", vocabulary, 64)
     (tmp_path / "model/tokenizer.json").rename(tmp_path / "model/tokenizer.txt")
     with pytest.raises(ValueError, match=r"model: no such file: expected a tokenizer's folder or file"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from chatmill.training.distributed import SINGLE_PROCESS
-from chatmill.training.optimizer import MuonAdamW, learning_rate_factor, orthogonalise
+from chatmill.training.optimizer import learning_rate_factor, muon_adamw, orthogonalise
 from support.tiny import CONFIG, random_model
 
 
@@ -28,7 +28,7 @@ def loss_of(model):
 def test_every_weight_is_changed_once_and_the_loss_falls():
     model = random_model().train()
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    optimizer, losses = MuonAdamW(model, 0.01, torch.float32), []
+    optimizer, losses = muon_adamw(model, 0.01, torch.float32), []
     for _ in range(20):
         losses.append(loss_of(model))
         losses[-1].backward()
@@ -39,7 +39,7 @@ def test_every_weight_is_changed_once_and_the_loss_falls():
 
 def test_a_restored_optimizer_goes_on_as_the_first_would():
     first, second = random_model(CONFIG), random_model(CONFIG)
-    optimizers = [MuonAdamW(model, 0.01, torch.float32) for model in (first, second)]
+    optimizers = [muon_adamw(model, 0.01, torch.float32) for model in (first, second)]
     for share in (1.0, 0.5):
         loss_of(first).backward()
         optimizers[0].step(share)

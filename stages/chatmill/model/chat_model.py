@@ -5,7 +5,6 @@ Llama, Mistral and Qwen2 are variants of it.
 Shapes: B batch, T time (tokens), S time with the cached past, C channels, D head size, V vocabulary.
 """
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,19 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from chatmill.checkpoints.configuration import ModelConfig, RopeScaling, UnsupportedArchitecture, read_config
+from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitecture, read_config
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
 from chatmill.conversation import BOS, IM_END, PAD
-from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache
+from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 from chatmill.soft_tokenizer.byte_head import ByteHead
 from chatmill.soft_tokenizer.chunks import ChunkCache, ChunkedDecoder
 from chatmill.soft_tokenizer.routing import RouterOutput
 
+MAX_WHOLE_VOCAB = 1 << 14  # tokens of a vocabulary, above which the loss is computed in blocks of targets
+BLOCK_LOGITS = 1 << 24
 INITIAL_ROTARY_POSITIONS = 1 << 15  # at first; the tables grow up to the context
 
 
@@ -97,6 +99,11 @@ class ChatModel(nn.Module):
         if torch.get_default_device().type != "meta":  # where this, too, takes seconds of imports
             self.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
 
+    @property
+    def computes_loss_in_blocks(self) -> bool:
+        """Whether the vocabulary is so large that logits are not held whole; targets below 0 are then left out."""
+        return self.config.vocab_size > MAX_WHOLE_VOCAB and not self.config.byte_head
+
     def forward(
         self,
         ids: Tensor,
@@ -133,12 +140,16 @@ class ChatModel(nn.Module):
         table = self.model.embed_tokens.weight
         x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
         head = self._head_weight(table)
+        logits = None
         if self.config.byte_head:
-            assert soft_targets is None, "a byte head has no logits of tokens"
             nats = self.byte_head.nats(x, targets)
         else:
-            logits = F.linear(x, head).float().flatten(0, 1)
-            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
+            in_blocks = self.computes_loss_in_blocks and soft_targets is None
+            logits = None if in_blocks else F.linear(x, head).float().flatten(0, 1)
+            if logits is None:
+                nats = nats_in_blocks(x.flatten(0, 1), head, targets.flatten()).view(targets.shape)
+            else:
+                nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
         penalty = None
         if isinstance(self.model, ChunkedDecoder) and routed is not None:
             penalty = self.model.auxiliary_loss(routed, ids, table, nats)
@@ -146,6 +157,7 @@ class ChatModel(nn.Module):
             aligned = self.head_alignment * distance(head, table)
             penalty = aligned + (0.0 if penalty is None else penalty)
         if soft_targets is not None:
+            assert logits is not None, "a byte head has no logits of tokens"
             tokens, chances, weight = soft_targets
             own = logits.gather(1, targets.reshape(-1, 1))
             others = logits.gather(1, tokens.flatten(0, 1))
@@ -218,12 +230,19 @@ class ChatModel(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
 
-def scale_rope_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """(D/2,) -> (D/2,) in radians per position: the frequencies of a model whose context was extended."""
-    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
-    unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    unscaled = unscaled.clamp(0, 1)
-    return (1 - unscaled) * frequencies / scaling.factor + unscaled * frequencies
+def nats_in_blocks(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """(N, C), (V, C), (N,) -> (N,) float32: the loss of each target, without all of their logits in memory at once.
+
+    The logits of a block are computed anew for its gradients. The loss of a target below 0 is 0.
+    """
+    size, kept = max(1, BLOCK_LOGITS // len(head)), targets >= 0
+    blocks = zip(x[kept].split(size), targets[kept].split(size), strict=True)
+    nats = [checkpoint(_block_nats, block, head, ids, use_reentrant=False) for block, ids in blocks]
+    return torch.zeros(len(x), device=x.device).masked_scatter(kept, torch.cat(nats))
+
+
+def _block_nats(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(x, head).float(), targets, reduction="none")
 
 
 def distance(first: Tensor, second: Tensor) -> Tensor:

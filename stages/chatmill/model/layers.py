@@ -3,6 +3,8 @@
 Shapes: B batch, T time (tokens), S time with the cached past, H heads, K key-value heads, D head size, N segments.
 """
 
+import math
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig, RopeScaling
 
 # Attention: which tokens attend to which, and how it is computed.
 
@@ -77,6 +79,8 @@ def _in_blocks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> T
 
 
 def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
+    if queries.device.type == "cpu":
+        return _one_by_one(queries, keys, values, segments)
     from torch.nn.attention.varlen import varlen_attn  # here, since it imports the compiler, which takes a second
 
     q, k, v = (heads.transpose(1, 2).flatten(0, 1) for heads in (queries, keys, values))  # (B T, H, D)
@@ -85,6 +89,20 @@ def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segmen
     attended: Any = varlen_attn(q, k, v, borders, borders, longest, longest, **options)
     rows: Tensor = attended.unflatten(0, (len(queries), -1))
     return rows.transpose(1, 2)
+
+
+def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
+    """The same for a CPU: short conversations in a row of 1,024 tokens have few pairs of all."""
+    time = queries.shape[2]
+    borders = segments.borders.unique_consecutive().tolist()
+    parts = []
+    for start, end in pairwise(borders):
+        row, here = start // time, slice(start % time, (end - 1) % time + 1)
+        one = slice(row, row + 1)
+        q, k, v = (heads[one, :, here] for heads in (queries, keys, values))
+        parts.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).squeeze(0))
+    rows: Tensor = torch.cat(parts, dim=1).unflatten(1, (len(queries), time))  # (H, B, T, D)
+    return rows.transpose(0, 1)
 
 
 # The parts of a model: attention, feed-forward, a layer of both, and the cache of keys and values.
@@ -216,3 +234,11 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """(B, H, T, D) -> (B, H, T, D): rotary position embedding; channel i is paired with i + D/2 (arXiv:2104.09864)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def scale_rope_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    """(D/2,) -> (D/2,) in radians per position: the frequencies of a model whose context was extended."""
+    turns = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    unscaled = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    unscaled = unscaled.clamp(0, 1)
+    return (1 - unscaled) * frequencies / scaling.factor + unscaled * frequencies

@@ -70,6 +70,7 @@ def in_yaml(value: Any) -> str:
 Output = Annotated[Path, "output"]
 GrowingOutput = Annotated[Path, "output", "grows"]
 Section = Annotated[dict[str, Any], "section"]
+InitialModel = Annotated[Path | None, "key of", "train_model"]
 MODEL_KEYWORD = "parameters"
 
 
@@ -80,6 +81,7 @@ class Signature:
     files: dict[str, bool]  # whether each is an output, in the order of the command line
     growing: tuple[str, ...]  # outputs that can be read while they are written
     other_sections: tuple[str, ...]  # sections that it reads completely, besides its own
+    other_keys: dict[str, str]  # the section of each parameter that is another stage's
     model: type[BaseModel]  # of its own section
     takes_model: bool  # whether `main` takes the model instead of its single keys
     foreach: str
@@ -93,13 +95,14 @@ def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
     growing = tuple(p.name for p in positional if _is(p.annotation, "grows"))
     keywords = [p for p in parameters if p.name not in files]
     others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
+    keys = {p.name: get_args(p.annotation)[2] for p in keywords if _is(p.annotation, "key of")}
     for parameter in keywords:
         if parameter.name == MODEL_KEYWORD:
-            return Signature(files, growing, others, parameter.annotation, True, foreach)
+            return Signature(files, growing, others, keys, parameter.annotation, True, foreach)
     fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in keywords}
-    own: dict[str, Any] = {name: field for name, field in fields.items() if name not in others}
+    own: dict[str, Any] = {name: field for name, field in fields.items() if name not in others and name not in keys}
     model = create_model("Section", __config__=ConfigDict(extra="forbid"), **own)
-    return Signature(files, growing, others, model, False, foreach)
+    return Signature(files, growing, others, keys, model, False, foreach)
 
 
 def _is(annotation: Any, marker: str) -> bool:

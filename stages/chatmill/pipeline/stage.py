@@ -78,6 +78,7 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
         files = parse_files(main, signature, script.stem, sys.argv[1:])
         section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
         others = {name: params.get(name) or {} for name in signature.other_sections}
+        others |= {name: (params.get(other) or {}).get(name) for name, other in signature.other_keys.items()}
         _on_success.append([])
         with ExitStack() as resources:
             if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first writes

@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
 from chatmill.encoded.token_files import EncodedSplit, token_byte_lengths
-from chatmill.evaluation.batch_scoring import make_batch_scorer
 from chatmill.evaluation.corpus import Corpus
+from chatmill.evaluation.scoring import make_batch_scorer
 from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel
 from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder
 from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.plan import rows_at_once
 from chatmill.training.trainer import Trainer
@@ -250,7 +250,7 @@ def fine_tune(
     rows_per_batch = rows_at_once(rows_per_step, row_length, len(vocabulary.tokens))
     trainer = Trainer(
         model,
-        MuonAdamW(model, LEARNING_RATE, torch.float32),
+        muon_adamw(model, LEARNING_RATE, torch.float32),
         torch.from_numpy(token_byte_lengths(vocabulary)),
         steps=steps,
         prompt_weight=prompt_loss_weight,

@@ -189,9 +189,13 @@ def shard_like(full: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor], group: Group) -> None:
-    """Load the main process's full weights, of `Group.outline`, into a model whose own may be sharded."""
+    """Load the main process's full weights, of `Group.outline`, into a model whose own may be sharded.
+
+    Weights that are not among them stay.
+    """
     for name, weight in model.state_dict().items():
-        weight.copy_(shard_like(group.receive(weights[name]), weight))
+        if name in weights:
+            weight.copy_(shard_like(group.receive(weights[name]), weight))
 
 
 def gradient_norm(weights: Iterable[nn.Parameter]) -> float:

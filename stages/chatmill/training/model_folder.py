@@ -2,6 +2,7 @@
 
 model.safetensors         the weights; embeddings computed from bytes are stored as a table
 config.json               the shape; its section `chatmill` records how the model was trained
+adapter/                  the adapters of LoRA alone, as PEFT reads them
 byte_encoder.safetensors  the network that computes embeddings from bytes; its shape is `chatmill.byte_encoder`
 """
 
@@ -29,12 +30,14 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import CHAT_TEMPLATES, write
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.distributed import Group
 from chatmill.training.hardware import HardwareSettings
+from chatmill.training.lora import write_adapter
 from chatmill.training.packing import TrainingData
 from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.validation import KeptWeights
 
 ENCODER_FILE = "byte_encoder.safetensors"
+ADAPTER = "adapter"
 
 
 def metadata_of(
@@ -76,9 +79,15 @@ def write_model(
     vocabulary: Vocabulary,
     metadata: dict[str, Any],
     encoder: ByteEncoder | None = None,
+    adapter: tuple[dict[str, Tensor], Path] | None = None,
 ) -> None:
-    """Write the model and its tokenizer; `metadata` records how it was trained, and with which template."""
+    """Write the model and its tokenizer; `metadata` records how it was trained, and with which template.
+
+    `adapter` are the weights of training, if they have adapters, and the model that it started from.
+    """
     folder.mkdir()
+    if adapter is not None:
+        write_adapter(folder / ADAPTER, *adapter)
     write_huggingface(tokenizer, folder, metadata["template"], model.config.max_position_embeddings)
     ids = {
         f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", IM_END), ("pad", PAD))

@@ -23,6 +23,7 @@ from torch import Tensor
 from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.checkpoints.weights import weight_files
 from chatmill.encoded.token_files import token_byte_lengths
+from chatmill.gguf_import import read_shape, read_tensors
 from chatmill.model.chat_model import (
     CONFIG,
     EMBEDDING,
@@ -32,6 +33,7 @@ from chatmill.model.chat_model import (
     Decoder,
     initialise,
     load_chat_model,
+    model_from_weights,
     stand_ins,
 )
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
@@ -39,10 +41,12 @@ from chatmill.pipeline.progress import duration, log
 from chatmill.run_display import check_memory, describe_run, memory_limits
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
 from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
+from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import HardwareSettings, autocast, choose_hardware
+from chatmill.training.lora import add_adapters, merged
 from chatmill.training.model_folder import ENCODER_FILE, read_byte_encoder
 from chatmill.training.packing import PackedDataset, TrainingData
 from chatmill.training.plan import Plan
@@ -148,20 +152,18 @@ EmbeddingRow = int | None  # index into the model's embedding; None for a token 
 def load_initial(
     path: Path, vocabulary: Vocabulary, context: int, embedding: Literal["table", "bytes"] = "table"
 ) -> ChatModel:
-    """The model in a folder, in float32, with a row for each token of the vocabulary; it keeps its own context.
+    """The model of a folder or GGUF file, in float32, with a row for each token of the vocabulary.
 
-    Its embeddings are computed from bytes if `embedding` says so. Raises ValueError where the folder is missing or
-    damaged, the model is no variant of ours or has a shorter context, its tokenizer has little in common with the
-    vocabulary, or it has no byte encoder to compute embeddings.
+    It keeps its own context. Its embeddings are computed from bytes if `embedding` says so. Raises ValueError where it
+    is missing or damaged, it is no variant of ours or has a shorter context, its tokenizer has little in common with
+    the vocabulary, or it has no byte encoder to compute embeddings.
     """
-    _check_folder(path)
-    check_manifest(path)
-    model, content = load_chat_model(path, torch.device("cpu"))
+    model, content, own_vocabulary = _read_initial(path)
     config = model.config
     if context > config.max_position_embeddings:
         most = config.max_position_embeddings
         raise ValueError(f"{path}: train_model.context: expected at most {most}, the model's, got {context}")
-    rows = matching_rows(vocabulary, read_vocabulary(path), content, config.vocab_size)
+    rows = matching_rows(vocabulary, own_vocabulary, content, config.vocab_size)
     encoder = _encoder(path, config.hidden_size) if embedding == "bytes" else None
     if encoder is None:  # a byte encoder has rows for all tokens
         _check_share(vocabulary, rows, path)
@@ -177,9 +179,29 @@ def load_initial(
     return grown
 
 
+def _read_initial(path: Path) -> tuple[ChatModel, dict[str, Any], Vocabulary]:
+    """The model, the ids of control tokens by their names in config.json, and the vocabulary."""
+    _check_initial(path)
+    check_manifest(path if path.is_dir() else path.parent)
+    if path.is_dir():
+        return *load_chat_model(path, torch.device("cpu")), read_vocabulary(path)
+    content = read_gguf(path)
+    try:
+        config, vocabulary = read_shape(content), vocabulary_of(content.fields)
+        with torch.device("meta"):
+            names = list(ChatModel(config).state_dict())
+        weights = read_tensors(content, config, names)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    ids = {f"{kind}_token_id": content.fields.get(f"{FIELD}{kind}_token_id") for kind in ("bos", "eos")}
+    return model_from_weights(config, weights, torch.device("cpu"), path), ids, vocabulary
+
+
 def initial_files(path: Path) -> list[Path]:
     """The files that identify an initial model: its manifest, or its configuration, weights and tokenizer."""
-    _check_folder(path)
+    _check_initial(path)
+    if not path.is_dir():
+        return [path]
     if (path / MANIFEST_NAME).is_file():
         return [path / MANIFEST_NAME]
     tokenizer = next((files_of(path / name) for name in IN_FOLDERS if (path / name).is_file()), [])
@@ -208,9 +230,11 @@ def remap_embedding(weight: Tensor, rows: Sequence[EmbeddingRow]) -> Tensor:
     return result
 
 
-def _check_folder(path: Path) -> None:
-    if not path.is_dir():
-        raise ValueError(f"{path}: no such model folder: in place of data/model, which DVC deletes first, name a copy")
+def _check_initial(path: Path) -> None:
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+        raise ValueError(
+            f"{path}: no such folder or GGUF file of a model: in place of data/model, which DVC deletes, name a copy"
+        )
 
 
 def _encoder(path: Path, width: int) -> ByteEncoder:
@@ -266,7 +290,10 @@ def new_model(
     Raises ValueError where that needs more bytes than are available.
     """
     if parameters.initial is not None:
-        return load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
+        model = load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
+        if parameters.lora_rank is not None:
+            add_adapters(model, parameters.lora_rank, parameters.seed)
+        return model
     shape = partial(shape_of, parameters, vocabulary)
     check_memory(lambda depth: needed(shape(depth)), parameters.depth, available)
     model = ChatModel(shape(parameters.depth))
@@ -283,7 +310,7 @@ def trained_model(model: ChatModel, weights: dict[str, Tensor], vocabulary: Voca
     trained = ChatModel(model.config)
     if isinstance(embedding := model.model.embed_tokens, ByteEmbedding):
         use_byte_embedding(trained, ByteEncoder(embedding.encoder.shape, model.config.hidden_size), vocabulary)
-    trained.load_state_dict(weights)
+    trained.load_state_dict(merged(weights))
     return trained
 
 

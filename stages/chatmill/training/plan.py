@@ -17,6 +17,7 @@ from chatmill.training.train_parameters import TrainParameters, Weight
 
 STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
+BATCH_VOCAB = 1 << 12  # of a larger vocabulary the loss is computed in blocks, and activations are what fills memory
 SHORT_ROW = 256  # tokens
 SHORT_STEPS = 0.7  # share of the steps
 MOST_REPEATS = 2.0  # of a conversation in short rows, in place of those of its source that do not fit
@@ -159,7 +160,7 @@ def log_weights(phases: list[Phase]) -> None:
 
 def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int, device: str = "cpu") -> int:
     """The rows that are computed together: the largest divisor of a step's rows within MAX_BATCH_LOGITS."""
-    most = max(1, MAX_BATCH_LOGITS[device] // (row_length * vocab_size))
+    most = max(1, MAX_BATCH_LOGITS[device] // (row_length * min(vocab_size, BATCH_VOCAB)))
     return max(rows for rows in range(1, rows_per_step + 1) if rows_per_step % rows == 0 and rows <= most)
 
 

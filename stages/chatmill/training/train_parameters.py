@@ -52,7 +52,8 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     tokens_per_chunk: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
     width: PositiveInt | None = None
     heads: PositiveInt | None = None
-    learning_rate: Positive = 0.012
+    learning_rate: Positive | None = None
+    lora_rank: PositiveInt | None = None
     checkpoint_every: PositiveInt = 100  # steps
     source_weights: SourceWeights = {}
 
@@ -61,6 +62,9 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
         if (self.steps is None) == (self.epochs is None):
             values = f"train_model.steps = {in_yaml(self.steps)} and train_model.epochs = {in_yaml(self.epochs)}"
             raise ValueError(f"{values}: expected a number for one of them, and null for the other")
+        if self.lora_rank is not None and self.initial is None:
+            problem = "needs train_model.initial: a new model has no weights to keep"
+            raise ValueError(f"train_model.lora_rank = {self.lora_rank} {problem}")
         if self.batch_size < self.context:
             raise ValueError(
                 f"train_model.batch_size = {self.batch_size} is less than train_model.context = {self.context}"

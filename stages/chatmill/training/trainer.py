@@ -18,10 +18,11 @@ from chatmill.model.chat_model import Answers, ChatModel, Decoder, SoftTargets
 from chatmill.model.layers import Segments, conversation_mask, find_segments
 from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
 from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
-from chatmill.training.optimizer import MuonAdamW, learning_rate_factor
+from chatmill.training.optimizer import Optimizers, adamw, default_rate, learning_rate_factor, muon_adamw
 from chatmill.training.packing import Batch
 from chatmill.training.train_parameters import Precision, TrainParameters
 
+UNTRAINED = -1  # in the place of a target whose loss is not computed
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _TOKENS_PER_ANSWER = 16  # and message, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
@@ -38,10 +39,15 @@ def keep_freed_memory() -> None:
             library.mallopt(parameter, value)
 
 
-def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
-    """Whether a model's attention may skip masked pairs: on NVIDIA GPUs since Ampere, in bfloat16, and unless it has a
-    sliding window, chunks, or heads of an unusual size.
+def takes_segments(model: ChatModel, device: torch.device, precision: Precision, *, compiled: bool) -> bool:
+    """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
+
+    On NVIDIA GPUs since Ampere in bfloat16, unless it has a sliding window, chunks, or heads of an unusual size; on a
+    CPU where nothing is compiled and attention is a good part of a step: in models with a large vocabulary.
     """
+    if device.type == "cpu":
+        plain = type(model.model) is Decoder and not model.config.variant.sliding_window
+        return plain and model.computes_loss_in_blocks and not compiled
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     fits = model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
@@ -130,7 +136,7 @@ class Trainer:
     def __init__(
         self,
         model: ChatModel,
-        optimizer: MuonAdamW,
+        optimizer: Optimizers,
         num_bytes: Tensor,
         *,
         steps: int,
@@ -146,7 +152,7 @@ class Trainer:
         self.initial_teacher_weight = teacher_weight
         self.logged_steps: Container[int] = ()
         self.gradient_norm: float | None = None
-        self.has_segments = takes_segments(model, group.device, precision)
+        self.has_segments = takes_segments(model, group.device, precision, compiled=compiled)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
         if compiled and (head := getattr(model, "byte_head", None)):
@@ -197,8 +203,9 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """The state that `load_state_dict` restores in any number of processes; its tensors may be sharded."""
-        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
-        return {"done": self.completed_steps, "model": model, "optimizer": optimizer}
+        trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+        model = {name: weight for name, weight in self.model.state_dict().items() if name in trained}
+        return {"done": self.completed_steps, "model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the main process's state, of `Group.outline`, whose tensors are full ones."""
@@ -219,11 +226,13 @@ class Trainer:
         answers = None
         if self.model.bag_of_words and torch.is_grad_enabled():
             answers = Answers(*map(self._to_device, find_answers(batch.loss)))
+        weights = self.loss_weights.to(self.group.device)[loss]
+        if self.model.computes_loss_in_blocks and soft_targets is None:
+            targets = targets.where(weights > 0, UNTRAINED)
         with autocast(ids.device.type, self.precision):  # not in what is compiled: PyTorch caches no such graph
             nats, penalty = self.nats(ids, positions, visible, targets, soft_targets, answers)
-        weights = self.loss_weights.to(self.group.device)[loss]
         weighted = (nats * weights).sum()
-        num_bytes = self.num_bytes[targets] * (loss == LossKind.TRAINED)
+        num_bytes = self.num_bytes[targets.clamp(0)] * (loss == LossKind.TRAINED)
         if penalty is not None:
             weighted = weighted + (penalty * (weights if penalty.ndim == 2 else weights.sum(dim=1))).sum()
         return weighted, TokenLosses(nats, weights, num_bytes)
@@ -261,14 +270,17 @@ def make_trainer(
         set_up_compiler()
     load_full_state_dict(model, model.state_dict(), group)
     model.head_alignment = parameters.head_alignment
-    model.bag_of_words = parameters.bag_of_words if parameters.head == "table" else 0.0
+    is_new = parameters.initial is None
+    model.bag_of_words = parameters.bag_of_words if parameters.head == "table" and is_new else 0.0
     sharded = parameters.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=hardware.compile)
     model.to(group.device)
+    rate = parameters.learning_rate or default_rate(model, is_new=is_new, has_adapters=parameters.lora_rank is not None)
+    precision = NUMBER_FORMATS[hardware.precision].dtype
     return Trainer(
         model,
-        MuonAdamW(model, parameters.learning_rate, NUMBER_FORMATS[hardware.precision].dtype),
+        muon_adamw(model, rate, precision) if is_new else adamw(model, rate),
         num_bytes,
         steps=steps,
         prompt_weight=parameters.prompt_loss_weight,
