@@ -9,7 +9,6 @@ from chatmill.evaluation import sections
 from chatmill.evaluation.answering import answer_all, skills_sections
 from chatmill.evaluation.bits_per_byte import default_stride
 from chatmill.evaluation.corpus import Corpus
-from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.intervals import share
 from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
 from chatmill.evaluation.sections import EvaluateParameters
@@ -17,10 +16,8 @@ from chatmill.evaluation.verbatim import measure_copying
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.signatures import InitialModel, Output
 from chatmill.pipeline.stage import stage
-
-MAX_TALK_ANSWERS = 200  # replies to the test set's talk, to see what is copied
 
 
 @stage
@@ -28,20 +25,24 @@ def main(
     test: Path,
     train: Path,
     prompts: Path,
+    general: Path,
     tokens: Path,
     model: Path,
     onnx: Path,
     external: Path,
+    models: Path,
     samples: Output,
     metrics: Output,
     *,
+    initial: InitialModel,
     parameters: EvaluateParameters,
 ) -> None:
+    """Measure the model, and what it learnt and forgot (on the text `general`) since the initial one in `models`."""
     # What is asked: a sample of the test set, and the model with which chats are held.
     for file in parameters.compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    limits = parameters.conversations, parameters.skill_prompts, MAX_TALK_ANSWERS, parameters.talk_prompts
-    sample = sample_test_set(test, *limits)
+    described = sections.describe_model(model)
+    parameters, sample = sections.sample_within_budget(test, parameters, described["parameters"])
     loaded = sections.load_chat(model, onnx, parameters.threads)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
 
@@ -60,7 +61,7 @@ def main(
     answers = answer_all(session, sample, prompts, loaded.tools, parameters.max_tokens)
     shown = answers.shown
     content = {
-        "model": sections.describe_model(model),
+        "model": described,
         "template": template,
         "stride": parameters.stride or default_stride(loaded.engine.context),
         "bits_per_byte": sections.text_section(corpus, test_set.sources, nats, ngram, trained_only=trained_only),
@@ -70,6 +71,7 @@ def main(
         "verbatim": measure_copying(answers.replies, [one.true for one in answers.talk], train),
         **sections.sense_sections(session, sample.talk_questions, train, parameters.max_tokens),
         "engines": engines,
+        **sections.initial_section(initial, loaded, sample, general, parameters),
         "tokenizer": sections.compression_section(test_set, corpora, template, parameters.compare_tokenizers),
         **sections.chunks_section(loaded.engine, corpus, shown),
     }

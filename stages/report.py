@@ -62,6 +62,7 @@ def main(
         answers.persona(measured),
         answers.talk(measured),
         sections.compression(measured),
+        sections.since_initial(measured),
         sections.training(steps),
         speed(measured, timed),
         sections.tokenizer(measured, timed, sample_tokens, mask),

@@ -217,7 +217,8 @@ def test_tracks_its_own_section_and_those_it_reads(name):
     if name == "train_tokenizer":
         own = [f"train_tokenizer.{key}" for key in (*SIGNATURES[name].model.model_fields, "${train_tokenizer.type}")]
     own += [key for key in SIGNATURES[name].model.model_fields if key == THREADS]
-    assert STAGES[name]["params"] == own + list(SIGNATURES[name].other_sections)
+    others = [f"{section}.{key}" for key, section in SIGNATURES[name].other_keys.items()]
+    assert STAGES[name]["params"] == others + own + list(SIGNATURES[name].other_sections)
 
 
 def test_every_tokenizer_type_has_its_settings_in_params():

@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from autoresearch import NorMuon, polar_express
 from learning import BATCH, Chatmill, Data, measure, prepared, run, source
 from torch import Tensor, nn
 
@@ -32,22 +31,19 @@ from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import conversation_mask
 from chatmill.training import optimizer
 from chatmill.training import trainer as training
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import Optimizers, adamw, muon_adamw
 from chatmill.training.packing import Batch
 from chatmill.training.trainer import LossTotals, Trainer
 
 CONTEXT, VOCAB_SIZE = 512, 2048
 
 
-class AdamWAlone(MuonAdamW):
+def adamw_alone(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
     """AdamW for the matrices, too."""
-
-    def __init__(self, model: ChatModel, learning_rate: float, precision: torch.dtype) -> None:
-        adam = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
-        self.optimizers, self.full_rates = [adam], [[learning_rate]]
+    return adamw(model, learning_rate)
 
 
-class Clipping(MuonAdamW):
+class Clipping(Optimizers):
     """Clips gradients to a norm of 1."""
 
     def step(self, factor: float) -> None:
@@ -69,7 +65,7 @@ class ZLoss(Trainer):
         return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape), None
 
 
-class CautiousDecay(MuonAdamW):
+class CautiousDecay(Optimizers):
     """Weight decay of 0.1, only where an update makes a weight smaller."""
 
     @torch.no_grad()
@@ -232,9 +228,9 @@ def linear(warm_up: float, warm_down: float) -> Callable[[int, int], float]:
 NGRAMS = {"ngram_order": 5}
 CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
-    "AdamW alone, rate 0.002": {"optimizer": AdamWAlone, "rate": 0.002},
-    "AdamW alone, rate 0.004": {"optimizer": AdamWAlone, "rate": 0.004},
-    "AdamW alone, rate 0.008": {"optimizer": AdamWAlone, "rate": 0.008},
+    "AdamW alone, rate 0.002": {"optimizer": adamw_alone, "rate": 0.002},
+    "AdamW alone, rate 0.004": {"optimizer": adamw_alone, "rate": 0.004},
+    "AdamW alone, rate 0.008": {"optimizer": adamw_alone, "rate": 0.008},
     "rate 0.008": {"rate": 0.008},
     "rate 0.018": {"rate": 0.018},
     "batch 1024": {"batch": 1024},
@@ -246,9 +242,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "n-gram teacher": {"teacher": NGRAMS},
     "n-gram teacher, weight 0.9": {"teacher": NGRAMS, "teacher_weight": 0.9},
     "n-gram teacher, batch 2048, rate 0.018": {"teacher": NGRAMS, "batch": 2048, "rate": 0.018},
-    "cautious weight decay": {"optimizer": CautiousDecay},
-    "NorMuon": {"constants": {"Muon": NorMuon}},
-    "Polar Express": {"constants": {"orthogonalise": polar_express}},
+    "cautious weight decay": {"optimizer": lambda *given: CautiousDecay(muon_adamw(*given).optimizers)},
     "batch from 1024 to 4096": {"trainer": BatchRamp},
     "batch from 1024 to 4096, rate 0.018": {"trainer": BatchRamp, "rate": 0.018},
     "short rows at first": {"short_first": 0.7},
@@ -266,7 +260,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "constant": {"schedule": constant},
     "no warm-up": {"schedule": linear(0, 0.5)},
     "warm-down over all": {"schedule": linear(0.02, 1.0)},
-    "gradients clipped to 1": {"optimizer": Clipping},
+    "gradients clipped to 1": {"optimizer": lambda *given: Clipping(muon_adamw(*given).optimizers)},
     "z-loss 1e-4": {"trainer": ZLoss},
     "soft cap 15": {"change": softly_capped(15.0)},
     "soft cap 30": {"change": softly_capped(30.0)},

@@ -42,7 +42,7 @@ from chatmill.teacher.predictions import Predictions, read_predictions
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.hardware import choose_compile, choose_precision, set_up_compiler
 from chatmill.training.new_model import count_bigrams, start_from_bigrams
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import Optimizers, muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.plan import rows_at_once, short_rows
 from chatmill.training.trainer import Trainer, keep_freed_memory
@@ -91,7 +91,7 @@ def make_data(
     )
     sizes = {"vocab_size": vocab_size, "special_tokens": []}
     parameters = {"type": tokenizer, **sizes}
-    train_tokenizer.main(chat[0], Path("/"), folder / "tokenizer", parameters=parameters)
+    train_tokenizer.main(chat[0], Path("/"), Path("/"), folder / "tokenizer", initial=None, parameters=parameters)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
 
 
@@ -232,7 +232,7 @@ class Chatmill:
         documents_first: float = 0.0,
         short_first: float = 0.0,
         tied: bool = True,
-        optimizer: Callable[..., MuonAdamW] = MuonAdamW,
+        optimizer: Callable[..., Optimizers] = muon_adamw,
         trainer: Callable[..., Trainer] = Trainer,
     ) -> None:
         keep_freed_memory()

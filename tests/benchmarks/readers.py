@@ -191,7 +191,14 @@ def installed_readers(packages: Path | None, node: str) -> list[Reader]:
 def export(kind: str, section: dict[str, str], conversations: Path, folder: Path) -> None:
     """Train a tokenizer of a type and export it."""
     parameters = {"type": kind, "vocab_size": 320 if kind == "byte" else VOCAB_SIZE, kind: section}
-    train_tokenizer.main(conversations, ANY_FOLDER, folder / "own", parameters={"special_tokens": []} | parameters)
+    train_tokenizer.main(
+        conversations,
+        ANY_FOLDER,
+        ANY_FOLDER,
+        folder / "own",
+        initial=None,
+        parameters={"special_tokens": []} | parameters,
+    )
     export_tokenizer.main(folder / "own", folder / "out", formats=FORMATS)
 
 

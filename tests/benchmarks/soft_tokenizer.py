@@ -49,7 +49,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types import byte
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder
 from chatmill.training.hardware import choose_precision
-from chatmill.training.optimizer import MuonAdamW
+from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.plan import rows_at_once
 from chatmill.training.train_parameters import TrainParameters
@@ -98,7 +98,7 @@ class Data:
         precision = choose_precision("auto")
         return Trainer(
             model,
-            MuonAdamW(model, rate, getattr(torch, precision)),
+            muon_adamw(model, rate, getattr(torch, precision)),
             torch.from_numpy(token_byte_lengths(self.vocabulary)),
             steps=1,
             prompt_weight=0.1,

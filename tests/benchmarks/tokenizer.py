@@ -67,7 +67,7 @@ def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Pa
     folder.mkdir()
     chat.write_text("".join(lines), encoding="utf-8")
     parameters = {"type": kind, "vocab_size": vocab_size, "special_tokens": [], kind: TYPES[kind]}
-    train_tokenizer.main(chat, Path("/"), source, parameters=parameters)
+    train_tokenizer.main(chat, Path("/"), Path("/"), source, initial=None, parameters=parameters)
     export_tokenizer.main(source, out, formats=FORMATS)
     return source, out
 

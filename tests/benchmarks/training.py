@@ -9,10 +9,9 @@ training set is not in the time. If one of the sources is `documents`, a row rea
 of the steps. `plain` is the GPT-2 architecture as nanoGPT trains it: AdamW, cosine decay, clipped gradients, random
 windows over all tokens. `transformers` is Qwen3ForCausalLM of chatmill's shape as its Trainer trains it: AdamW, linear
 decay, padded batches. The rate and precision of these two are those that gave the fewest bits per byte in a tenth of
-the time. `autoresearch` is what its README recommends for small computers, with as many layers; by the same choice it
-has 16,384 tokens in a step or 4,096, and the others about 4,096. Schedules span the time, or with `--steps` that many
+the time; a step has about 4,096 tokens. Schedules span the time, or with `--steps` that many
 steps, so that what else the machine does changes no bits per byte. The time includes compiling, except where code for
-the shape was compiled before: it is in the first row of chatmill, of autoresearch, and of chatmill with a teacher.
+the shape was compiled before: it is in the first row of chatmill, and of chatmill with a teacher.
 Each runs in its own process.
 
 With several seeds there is a row for each, and they take turns: all with the first seed, then all with the next. In
@@ -46,7 +45,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from autoresearch import Autoresearch
 from learning import BATCH, DOCUMENTS, Chatmill, Count, Data, Learner, measure, prepared, run, source
 from torch import Tensor, nn
 
@@ -71,11 +69,8 @@ OURS = {
 }
 RATED = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
 OTHERS = {  # what they are tried with
-    **{
-        kind: {f"{rate:g} {precision}": {"rate": rate, "precision": precision} for rate, precision in RATED}
-        for kind in ("plain", "transformers")
-    },
-    "autoresearch": {f"batch {batch}": {"batch": batch, "compile": False} for batch in (BATCH, 4 * BATCH)},
+    kind: {f"{rate:g} {precision}": {"rate": rate, "precision": precision} for rate, precision in RATED}
+    for kind in ("plain", "transformers")
 }
 ROWS = [*OURS, *OTHERS]
 ROW = f"{'':28}{'weights':>9}{'tokens/s':>10}{'middle':>16}{'with padding':>14}{'all':>8}{'assistant':>11}{'MB':>7}"
@@ -208,8 +203,6 @@ def make_learner(
     config = ModelConfig.from_depth(depth, vocab_size=data.vocab_size, context=context)
     if kind == "chatmill":
         return Chatmill(data, config, seconds, typical, **options)
-    if kind == "autoresearch":
-        return Autoresearch(data, config, seconds, typical, **options)
     return {"plain": Plain, "transformers": Transformers}[kind](data, config, **options)
 
 

@@ -21,7 +21,7 @@ from support.training_runs import run_training, write_teacher
 BOOK = "".join(f"Chapter {i}. It was a <|dark|> night, the {i}th.\n\n" for i in range(60))
 TOKENIZER = {"type": "byte", "vocab_size": 320, "special_tokens": [], "max_bytes": None, "byte": {}}
 EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
-EVALUATE |= {"stride": None, "conversations": None, "talk_prompts": 3}
+EVALUATE |= {"stride": None, "conversations": None, "talk_prompts": 3, "full_size": 10**9}
 SOFT = {"width": 32, "layers": 1, "features": 64, "longest": 4, "steps": 5, "contrast": 0.1, "held_out": 0.2}
 SOFT |= {"conversations": 5, "tune": 1, "other_tokenizer": None, "noise": True, "seed": 1, "threads": 2}
 
@@ -65,14 +65,14 @@ def run_stages(folder, sources):
         prepare={source: {"format": SOURCES[source]} for source in sources},
         **shares,
     )
-    train_tokenizer.main(chat[0], ANY_FOLDER, folder / "tokenizer", parameters=TOKENIZER)
+    train_tokenizer.main(chat[0], ANY_FOLDER, ANY_FOLDER, folder / "tokenizer", initial=None, parameters=TOKENIZER)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
     run_training(write_teacher(folder, ngram_order=4), folder)
     export_onnx.main(folder / "model", folder / "onnx", quantize=[])
     (folder / "free.txt").write_text("Hello?\n")
-    inputs = [chat[2], chat[0], folder / "free.txt", folder / "tokens", folder / "model"]
-    outputs = folder / "samples.jsonl", folder / "evaluate.json"
-    evaluate.main(*inputs, folder / "onnx", ANY_FOLDER, *outputs, parameters=EVALUATE)
+    texts = folder / "free.txt", ANY_FOLDER
+    inputs = [chat[2], chat[0], *texts, folder / "tokens", folder / "model", folder / "onnx", ANY_FOLDER, ANY_FOLDER]
+    evaluate.main(*inputs, folder / "samples.jsonl", folder / "evaluate.json", initial=None, parameters=EVALUATE)
     return folder
 
 
@@ -118,9 +118,10 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     assert counts["all"] == counts["assistant"] + counts["by_source"]["book"]
     test = tmp_path / "test.jsonl"
     test.write_text("".join(one.to_json() for one in read_records(beside / "test.jsonl") if not is_document(one.text)))
-    names = ("train.jsonl", "free.txt", "tokens", "model", "onnx")
-    inputs = test, *(beside / name for name in names), ANY_FOLDER
-    evaluate.main(*inputs, tmp_path / "samples.jsonl", tmp_path / "evaluate.json", parameters=EVALUATE)
+    texts, folders = ("train.jsonl", "free.txt"), ("tokens", "model", "onnx")
+    inputs = [test, *(beside / name for name in texts), ANY_FOLDER, *(beside / name for name in folders)]
+    inputs += [ANY_FOLDER, ANY_FOLDER, tmp_path / "samples.jsonl", tmp_path / "evaluate.json"]
+    evaluate.main(*inputs, initial=None, parameters=EVALUATE)
     chats = metrics(tmp_path)
     assert chats["bits_per_byte"]["assistant"] == found["bits_per_byte"]["assistant"]
     assert chats["bits_per_byte"]["all"] == chats["bits_per_byte"]["by_source"]["talk"] == sources["talk"]

@@ -23,7 +23,7 @@ from support.tiny import byte_tokenizer, write_model
 from support.training_runs import write_tokens
 
 SETTINGS = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
-SETTINGS |= {"stride": None, "conversations": None, "talk_prompts": 3}
+SETTINGS |= {"stride": None, "conversations": None, "talk_prompts": 3, "full_size": 10**9}
 CALL = (Part("call", "1+1"), Part("output", "2"), Part("text", "Two."))
 
 
@@ -50,23 +50,26 @@ def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
     (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
+    (folder / "general.txt").write_text("A cat sleeps.\n\nThe sea is deep.\n")
     write_tokens(folder)
     with (folder / "train.jsonl").open("a", encoding="utf-8") as train:
         train.write(record("talk", "fish", (Part("text", "Tea is FINE, naïvely."),)).to_json())
     return folder
 
 
-def evaluated(folders, out, records=RECORDS, model=None, tokens=None, **settings):
+def evaluated(folders, out, records=RECORDS, model=None, tokens=None, initial=None, **settings):
     (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
     inputs = (
         out / "test.jsonl",
         folders / "train.jsonl",
         folders / "free.txt",
+        folders / "general.txt",
         tokens or folders / "tokens",
         model or folders / "model",
         folders / "onnx",
     )
-    main(*inputs, ANY_FOLDER, out / "samples.jsonl", out / "evaluate.json", parameters=SETTINGS | settings)
+    inputs = (*inputs, ANY_FOLDER, folders, out / "samples.jsonl", out / "evaluate.json")
+    main(*inputs, initial=initial, parameters=SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 
 
@@ -122,6 +125,26 @@ def test_n_grams_of_the_training_text_are_a_baseline(folders, tmp_path):
     assert by_source["talk"] < bits["baselines"]["ngram"] < by_source["other"]
     assert 2 <= bits["ngram_order"] <= 8
     assert bits["ngram_train_tokens"] == len(read_split(folders / "tokens", "train").ids)
+
+
+def test_what_was_learnt_since_the_initial_model(folders, tmp_path):
+    """Of a model that changed nothing, nothing changed; a general text has no source, nor a part in any other sum."""
+    found = evaluated(folders, tmp_path, RECORDS[:-1], initial=folders / "model")
+    before, after = found["initial"]["before"], found["initial"]["after"]
+    sources = before.pop("answers_by_source")
+    assert sources == pytest.approx(after.pop("answers_by_source"), abs=1e-4)
+    assert (
+        before == pytest.approx(after, abs=1e-4) and sources.keys() == {"skills", "talk"} and 2 < before["general"] < 12
+    )
+    assert found["counts"]["initial"]["before"]["general"] == 2
+    assert after["answers"] == pytest.approx(found["bits_per_byte"]["assistant"], abs=1e-4)
+    assert "initial" not in evaluated(folders, tmp_path, RECORDS[:1], initial=folders / "absent")
+
+
+def test_of_a_large_model_less_is_measured(folders, tmp_path, persona_records, capsys):
+    found = evaluated(folders, tmp_path, persona_records, full_size=2000, conversations=100)
+    assert found["counts"]["bits_per_byte"]["all"] < 100 and found["counts"]["sense"]["first"] < 3
+    assert "as large as evaluate.full_size" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changed", [{"fingerprint": "another"}, {"template": "markers"}])

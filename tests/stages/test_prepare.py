@@ -242,7 +242,7 @@ def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
     mix.main(prepared, *chat, tmp_path / "manifest.json", tmp_path / "mix.json", prepare=offered(), **shares)
     parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
-    train_tokenizer.main(chat[0], ANY_FOLDER, tmp_path / "tokenizer", parameters=parameters)
+    train_tokenizer.main(chat[0], ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=parameters)
     encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
     mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
     assert sum(mixed.values()) == 30 * len(REAL)

@@ -1,7 +1,7 @@
 """The sections of evaluate.json, one function for each."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import torch
 from pydantic import BaseModel, PositiveInt
 
 from chatmill.checkpoints.weights import read_weights, weight_files
-from chatmill.conversation import Conversation, TemplateName, record_segments
+from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answering import accuracies, answer_questions, measure_sense
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
-from chatmill.evaluation.held_out_set import Question, TestSet
+from chatmill.evaluation.held_out_set import Question, TestSample, TestSet, sample_test_set
 from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, values_of
 from chatmill.evaluation.ngram import NgramScore
 from chatmill.evaluation.scoring import make_scorer
@@ -25,9 +25,10 @@ from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import LoadedModel, engine_names, load_engine, load_model
 from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.progress import log, progress
 from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 
@@ -41,6 +42,7 @@ class EvaluateParameters(BaseModel, extra="forbid"):
     talk_prompts: PositiveInt
     compare_tokenizers: list[Path]
     stride: PositiveInt | None
+    full_size: PositiveInt
     threads: PositiveInt
 
 
@@ -50,7 +52,42 @@ SHAPE = {
     "heads": "num_attention_heads",
     "context": "max_position_embeddings",
 }
+PROMPTS = ("skill_prompts", "engine_prompts", "talk_prompts")
+MAX_TALK_ANSWERS = 200  # replies to the test set's talk, to see what is copied
+SCORED = (LossKind.PROMPT, LossKind.TRAINED)  # not the program's own text
 TRAINING = ("steps", "epochs", "precision", "compile", "threads", "device")
+
+
+def sample_within_budget(
+    test: Path, parameters: EvaluateParameters, size: int
+) -> tuple[EvaluateParameters, TestSample]:
+    """What is measured on a model of `size` parameters: a larger one on fewer conversations and prompts.
+
+    Conversations are as many times fewer as it is larger than `full_size`, prompts by the square root of that, since
+    their shares have the wider intervals.
+    """
+    larger = max(1.0, size / parameters.full_size)
+    share = larger**-0.5
+
+    def fewer(number: int, share: float) -> int:
+        return max(1, round(number * share))
+
+    conversations = parameters.conversations and fewer(parameters.conversations, 1 / larger)
+    prompts = {name: fewer(getattr(parameters, name), share) for name in PROMPTS}
+    found = parameters.model_copy(update={"conversations": conversations, **prompts})
+    if larger > 1:
+        log(
+            "evaluate",
+            f"the model is {larger:.0f} times as large as evaluate.full_size: {conversations or 'all'} conversations, "
+            f"{found.skill_prompts} prompts of each skill, {found.talk_prompts} of each kind of talk",
+        )
+    limits = found.conversations, found.skill_prompts, fewer(MAX_TALK_ANSWERS, share), found.talk_prompts
+    return found, sample_test_set(test, *limits)
+
+
+def few_questions(questions: list[Question], parameters: EvaluateParameters) -> list[Question]:
+    """The first `engine_prompts` of the questions in known phrasings."""
+    return [one for one in questions if one.skill["phrasing"] == "known" and one.rank < parameters.engine_prompts]
 
 
 def load_chat(model: Path, onnx: Path, threads: int) -> LoadedModel:
@@ -145,9 +182,9 @@ def compare_engines(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The section engines, and the nats of each token under PyTorch, the first of them.
 
-    Each engine answers the first `engine_prompts` of the questions in known phrasings.
+    Each engine answers `few_questions`.
     """
-    few = [one for one in questions if one.skill["phrasing"] == "known" and one.rank < parameters.engine_prompts]
+    few = few_questions(questions, parameters)
     result: dict[str, Any] = {}
     nats_of_pytorch = np.empty(0)
     for engine, weights in _open_engines(model, onnx, parameters.threads):
@@ -182,6 +219,68 @@ def sense_sections(
         return session.greedy_reply(conversation, max_tokens)[0].text
 
     return measure_sense(questions, read_records(train), reply)
+
+
+def read_paragraphs(file: Path, tokenizer: ChatTokenizer) -> list[str]:
+    """The paragraphs of a text, which blank lines separate, but for those that the tokenizer cannot say."""
+    try:
+        paragraphs = [one.strip() for one in file.read_text(encoding="utf-8").split("\n\n")]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    said = [one for one in paragraphs if one and not tokenizer.lost(one)]
+    if not said:
+        raise ValueError(f"{file}: no text")
+    return said
+
+
+def initial_section(
+    path: Path | None,
+    trained: LoadedModel,
+    sample: TestSample,
+    general: Path,
+    parameters: EvaluateParameters,
+) -> dict[str, Any]:
+    """The section initial: `before` is of the initial model with its own tokenizer and template, `after` of the other.
+
+    Bits per byte are those of answers in the test set, which each reads in its own template, and of a general text. The
+    section is left out for a new model, and where the initial one is not here.
+    """
+    if path is None:
+        return {}
+    if not path.exists():
+        log("evaluate", f"{path} is not here: what was learnt and forgotten since is not measured")
+        return {}
+    initial = load_model(path, device="cpu", threads=parameters.threads)
+    paragraphs, test = read_paragraphs(general, trained.tokenizer), sample.test
+    questions = few_questions(sample.questions, parameters)
+    talk = [(one, record.train) for one, record in zip(test.conversations, test.records, strict=True) if one]
+    sources = np.array([source for one, source in zip(test.conversations, test.sources, strict=True) if one])
+    result: dict[str, Any] = {}
+    for name, loaded in (("before", initial), ("after", trained)):
+        template = loaded.template
+        answers = _scored(loaded, [template.full_conversation(one, train) for one, train in talk])
+        session = ChatSession(*loaded)
+        correct = [one.correct for one in answer_questions(session, questions, parameters.max_tokens)]
+        result[name] = {
+            "general": _bits(*_scored(loaded, [template.text(one) for one in paragraphs]), trained=False),
+            "answers": _bits(*answers, trained=True),
+            "answers_by_source": {
+                source: _bits(*answers, trained=True, documents=sources == source) for source in sorted({*sources})
+            },
+            "skills_macro": accuracies(questions, correct).get("macro"),
+        }
+    return {"initial": result}
+
+
+def _scored(loaded: LoadedModel, documents: Sequence[list[Segment]]) -> tuple[Corpus, np.ndarray]:
+    corpus = Corpus.from_segments(documents, loaded.tokenizer, escaped=loaded.template.escapes, scored=SCORED)
+    return corpus, corpus.nats(loaded.engine.context, make_scorer(loaded.engine))
+
+
+def _bits(corpus: Corpus, nats: np.ndarray, *, trained: bool, documents: np.ndarray | None = None) -> Estimate:
+    sums = corpus.sums(nats, trained_only=trained, documents=documents)
+    value = bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
+    return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
 
 
 def chunks_section(engine: Engine, corpus: Corpus, samples: list[dict[str, Any]]) -> dict[str, Any]:

@@ -177,6 +177,27 @@ def compression(evaluation: Metrics) -> Html:
     )
 
 
+def since_initial(evaluation: Metrics) -> Html:
+    """What was learnt and forgotten since the model that training started from."""
+    values = get_nested(evaluation, "initial")
+    if values is None:
+        return Html()
+    before, after = values["before"], values["after"]
+    rows = [("a general text, bits per byte", *(in_bits(one["general"]) for one in (before, after)))]
+    rows += [("all answers, bits per byte", *(in_bits(one["answers"]) for one in (before, after)))]
+    rows += [
+        (f"answers of {name}, bits per byte", in_bits(bits), in_bits(after["answers_by_source"][name]))
+        for name, bits in before["answers_by_source"].items()
+    ]
+    rows += [("skills", *(percent(one["skills_macro"]) for one in (before, after)))]
+    note = "The initial model reads each text with its own tokenizer and chat template, and can call no tools of ours."
+    return section(
+        "Since the initial model",
+        tag("p", note, class_="note"),
+        table("Learnt and forgotten", ("", "initial model", "this model"), rows),
+    )
+
+
 def bits_interval(evaluation: Metrics, *path: str) -> str:
     """The interval of bits per byte in brackets, or nothing."""
     limits = get_nested(evaluation, "intervals", "bits_per_byte", *path)

@@ -6,7 +6,9 @@ persona's user that make sense; `verbatim` is the share of answers to talk that 
 `model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in all runs;
 `pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt whose length
 is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
-`soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of the test set.
+`general_before` and `general_after` are bits per byte of a general text under the model that training started from, and
+under this one. `soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of
+the test set.
 A figure that a run did not measure is left out.
 """
 
@@ -39,6 +41,8 @@ def key_figures(
         "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
         "bits_per_byte_xz": get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
         "bits_per_byte_ngram": get_nested(evaluation, "bits_per_byte", "baselines", "ngram"),
+        "general_before": get_nested(evaluation, "initial", "before", "general"),
+        "general_after": get_nested(evaluation, "initial", "after", "general"),
         "validation_bits_per_byte": validation[-1][1] if validation else None,
         "soft_tokenizer_bits_per_byte": get_nested(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
         "skills": get_nested(evaluation, "skills", "macro"),

@@ -20,14 +20,14 @@ from chatmill.app.commands.compare import (
 from chatmill.app.named_models import find_or_fetch
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
+from chatmill.inference.chat_template import ChatmillTemplate, open_template
 from chatmill.inference.model_loading import load_model
 from support.scripted import ScriptedEngine
 from support.tiny import CONFIG, byte_tokenizer, write_model
 
 TOKENIZER = byte_tokenizer()
 SPECIAL = TOKENIZER.special
-CHATML, MARKERS, PLAIN = ChatmillTemplate(), ChatmillTemplate("markers"), ExternalTemplate("plain", set())
+CHATML, MARKERS, PLAIN = ChatmillTemplate(), ChatmillTemplate("markers"), open_template("", {}, name="plain")
 BITS = math.log2(TOKENIZER.vocab_size)  # of a token where all are equally likely
 MODELS = (Path("data/export/onnx"), Path("data/model"))
 

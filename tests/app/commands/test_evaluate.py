@@ -10,7 +10,7 @@ from chatmill.app.cli import main
 from chatmill.app.measurement import ScoredDocument, measure, read_documents
 from chatmill.conversation import Message, Part, Record, render
 from chatmill.evaluation.held_out_set import sample_test_set
-from chatmill.inference.chat_template import ChatmillTemplate, ExternalTemplate
+from chatmill.inference.chat_template import ChatmillTemplate, open_template
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT
@@ -42,7 +42,7 @@ def measured(contents, template=None, context=None, engine=None, stride=None):
 
 
 def external(name="chatml", bos=""):
-    return ExternalTemplate(name, byte_tokenizer().special, bos=bos)
+    return open_template("", byte_tokenizer().special, name=name, bos=bos)
 
 
 def num_text_bytes(conversation):
