@@ -59,15 +59,14 @@ def main(
     folders = {"pytorch": model} | dict.fromkeys(engine_names(onnx), onnx)
     engines = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
     lengths = fitting_lengths(prompt_tokens, new_tokens, engines[0].context)
-    *prompts, longest = make_prompts(test, tokenizer, engines[0], [*lengths, engines[0].context])
+    *prompts, history = make_prompts(test, tokenizer, engines[0], lengths, max(prompt_tokens))
 
     # All engines in turn, with the limits of the machine in the same repetition.
     workload, cases = read_workload(model, onnx), make_cases(engines, prompts)
-    repetitions = time_cases(cases, workload, LimitsProbe(threads), new_tokens, repeats)
-    timed = latencies(cases, repetitions, workload)
-    for engine, turns in zip(engines, time_turns(engines, longest, repeats), strict=True):
-        timed[engine.name]["turn_ms"] = turns
-        timed[engine.name]["streaming"] = measure_streaming(engine, tokenizer, prompts[0], repeats)
+    cases, repetitions = time_cases(cases, workload, LimitsProbe(threads), new_tokens, repeats)
+    timed, number = latencies(cases, repetitions, workload), len(repetitions)
+    for engine, turns in zip(engines, time_turns(engines, history, number), strict=True):
+        timed[engine.name] |= {"turn_ms": turns, "streaming": measure_streaming(engine, tokenizer, prompts[0], number)}
     for name, folder in progress(folders.items(), "measure memory"):
         timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
 

@@ -27,7 +27,7 @@ from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.onnx_engine import Session
 from chatmill.inference.model_loading import engine_names, load_engine
 from chatmill.pipeline.processes import SOURCE_ROOT, die_with_parent
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.progress import log, progress
 
 # Lower bounds of latency (roofline): the machine's memory bandwidth and FLOP/s, and how much of each a model needs.
 
@@ -147,6 +147,8 @@ def read_workload(model: Path, onnx: Path) -> Workload:
 
 # Latency of engines, measured in turn and compared with the limits of the machine at the same time.
 
+SECONDS = 120  # for the repetitions of all cases
+RECOMPUTED_SECONDS = 2.0  # of a case without a cache, at most, if time is short
 RECOMPUTED_TOKENS = 3  # tokens of a repetition without a cache, each of which processes the complete text
 RECOMPUTE_ENGINES = ("pytorch", "onnx")
 
@@ -181,13 +183,26 @@ def make_cases(engines: Sequence[Engine], prompts: Sequence[list[int]]) -> list[
 
 def time_cases(
     cases: Sequence[Case], workload: Workload, probe: LimitsProbe, new_tokens: int, repeats: int
-) -> list[Repetition]:
-    """The repetitions, without a first one that warms up."""
+) -> tuple[list[Case], list[Repetition]]:
+    """The measured cases, and the repetitions, without a first one that warms up.
+
+    Where that one shows that all would take longer than SECONDS, there are less repetitions, two at least, and long
+    cases without a cache are left out.
+    """
+    seconds = [sum(token_times_ms(case, new_tokens)) / 1e3 for case in progress(cases, "warm up")]
+    timed = list(zip(cases, seconds, strict=True))
+    if sum(seconds) * repeats > SECONDS:
+        timed = [(case, took) for case, took in timed if case.mode == "cache" or took <= RECOMPUTED_SECONDS]
+    kept = [case for case, _ in timed]
+    number = min(repeats, max(2, int(SECONDS / sum(took for _, took in timed))))
+    if len(kept) < len(cases) or number < repeats:
+        left_out = len(cases) - len(kept)
+        log("benchmark", f"{number} repetitions, and {left_out} cases without a cache left out, to end in time")
     repetitions = [
-        Repetition(probe.measure(workload.weights.values()), [token_times_ms(case, new_tokens) for case in cases])
-        for _ in progress(range(1 + repeats), "time engines")
+        Repetition(probe.measure(workload.weights.values()), [token_times_ms(case, new_tokens) for case in kept])
+        for _ in progress(range(number), "time engines")
     ]
-    return repetitions[1:]
+    return kept, repetitions
 
 
 def token_times_ms(case: Case, new_tokens: int) -> list[float]:

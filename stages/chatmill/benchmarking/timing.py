@@ -27,7 +27,7 @@ from chatmill.tokenizer.formats.binary import open_binary
 # What the engines are timed on: prompts of given lengths, turns after a history, and streamed answers.
 
 TURN_TOKENS = 32
-STREAMED = 200  # tokens of an answer, at most
+STREAMED = 64  # tokens of an answer, at most
 SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.95)}
 
 
@@ -90,8 +90,10 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
     return {name: median(values) for name, values in shares.items()}
 
 
-def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Prompts of these lengths from concatenated test conversations, repeated if needed."""
+def make_prompts(
+    test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int], longest: int
+) -> Iterator[list[int]]:
+    """Prompts of these lengths, and one with a message after the longest history, from test conversations."""
     records = read_records(test)
     conversations = [
         record_segments(record, CHATMILL_TEMPLATES[engine.template].name)
@@ -100,7 +102,7 @@ def make_prompts(test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: 
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
     if not ids:
         raise ValueError(f"{test}: no conversations for prompts: raise mix.test_share, or add data")
-    for length in lengths:
+    for length in (*lengths, min(engine.context, max(longest, 2 * TURN_TOKENS) + TURN_TOKENS)):
         yield (ids * (1 + length // len(ids)))[:length]
 
 
