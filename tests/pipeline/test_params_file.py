@@ -78,6 +78,16 @@ def test_every_section_is_checked(key, value, message):
     assert [error[: len(message)] for error in found] == [message]
 
 
+@pytest.mark.parametrize("rate", [0.0005, 3e-4, 1e-9, 0.1, 1])
+def test_small_numbers_are_right(rate):
+    assert errors(train_model__learning_rate=rate) == []
+
+
+@pytest.mark.parametrize("rate", [0, float("inf"), float("nan")])
+def test_a_number_without_a_size_is_wrong(rate):
+    assert len(errors(train_model__learning_rate=rate)) == 1
+
+
 def test_an_error_in_a_later_section_ends_the_first_stage_at_once(tmp_path):
     params = read_params(ROOT / "params.yaml")
     params["benchmark"]["repeets"] = params["benchmark"].pop("repeats")

@@ -148,11 +148,12 @@ def _is_in_range(value: Any, schema: Schema) -> bool:
         return bool(len(value) >= schema.get("minItems", 0))
     if isinstance(value, (int, float)):
         return bool(
-            value >= schema.get("minimum", value)
+            isfinite(value)
+            and value >= schema.get("minimum", value)
             and value <= schema.get("maximum", value)
             and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
             and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
-            and value % schema.get("multipleOf", 1 if isinstance(value, int) else 0.5**60) == 0
+            and ("multipleOf" not in schema or value % schema["multipleOf"] == 0)
             and value in schema.get("enum", [value])
         )
     return True
