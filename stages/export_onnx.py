@@ -4,15 +4,13 @@ from pathlib import Path
 from typing import Literal
 
 from chatmill.checkpoints.configuration import OWN_MODEL_TYPE
-from chatmill.engines.engine import ONNX_FILES
-from chatmill.onnx_export import graphs
 from chatmill.onnx_export.graphs import (
-    BUILDS,
-    PORTABLE,
+    is_large,
     read_model_folder,
     skip_export,
     write_config_and_tokenizer,
     write_genai,
+    write_graphs,
 )
 from chatmill.pipeline import manifest
 from chatmill.pipeline.signatures import Output
@@ -28,10 +26,8 @@ def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dy
         return
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
-    write_config_and_tokenizer(model, config, export)
-    for engine in ["onnx", "onnx_hf", *(f"onnx_{name}" for name in quantize)]:
-        graphs.write(BUILDS[engine](weights, config, metadata), export / ONNX_FILES[engine])
-    for file, build in map(PORTABLE.__getitem__, quantize):
-        graphs.write(build(weights, config, metadata), export / file)
+    write_config_and_tokenizer(model, config, export, external=is_large(weights))
+    for precision in ["float32", *quantize]:
+        write_graphs(precision, weights, config, metadata, export)
     write_genai(export, config)
     manifest.write_manifest(export, kind="onnx", fingerprint=metadata["fingerprint"])

@@ -8,6 +8,7 @@ import torch
 from chatmill.conversation import IM_END, Message
 from chatmill.inference.chat_template import CHATML
 from chatmill.inference.model_loading import load_engine
+from chatmill.onnx_export import graphs
 from chatmill.onnx_export.graphs import GRAPH_FILE
 from chatmill.pipeline.manifest import write_manifest
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
@@ -19,10 +20,12 @@ PROMPTS = [np.random.default_rng(i).integers(0, VOCABULARY.num_text, 1 + 7 * i).
 NEW_TOKENS = 24
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+@pytest.fixture(scope="module", params=[graphs.LARGE, 0])
+def folder(tmp_path_factory, request):
     folder = tmp_path_factory.mktemp("genai")
-    main(write_model(folder / "model"), folder / "onnx", quantize=[])
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(graphs, "LARGE", request.param)
+        main(write_model(folder / "model"), folder / "onnx", quantize=[])
     return folder / "onnx"
 
 

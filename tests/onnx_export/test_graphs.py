@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from chatmill.checkpoints.configuration import RopeScaling, Variant, to_hugging_face
+from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.onnx_export import graphs as onnx_graph
 from support.tiny import CONFIG, random_model
 
@@ -198,6 +199,24 @@ def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path)
         "chatmill.format": "1",
         "chatmill.template": "chatml",
     }
+
+
+@pytest.mark.parametrize("precision", list(onnx_graph.GRAPHS))
+def test_graphs_of_large_models_share_their_weights(precision, tmp_path, monkeypatch):
+    parts = precision, WEIGHTS, CONFIG.to_json(), METADATA
+    for name, least in (("small", 10**9), ("large", 0)):
+        monkeypatch.setattr(onnx_graph, "LARGE", least)
+        (tmp_path / name).mkdir()
+        onnx_graph.write_graphs(*parts, tmp_path / name)
+    for file in onnx_graph.GRAPHS[precision]:
+        small, large = onnx.load(tmp_path / "small" / file), onnx.load(tmp_path / "large" / file)
+        onnx.external_data_helper.convert_model_from_external_data(large)
+        for tensor in large.graph.initializer:
+            tensor.ClearField("data_location")
+        assert large == small
+        assert graph_bytes(tmp_path / "large" / file) > graph_bytes(tmp_path / "small" / file) * 0.99
+    small, large = (sum(file.stat().st_size for file in (tmp_path / name).iterdir()) for name in ("small", "large"))
+    assert large < small * 0.7
 
 
 def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):

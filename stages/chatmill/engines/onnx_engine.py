@@ -38,6 +38,12 @@ SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which
 }
 
 
+def graph_bytes(file: Path) -> int:
+    """Bytes of a graph, with those of the files beside it that it names."""
+    beside = [part for part in file.parent.glob("*.onnx[_.]*") if part.name.encode() in file.read_bytes()]
+    return sum(part.stat().st_size for part in (file, *beside))
+
+
 class Session:
     """An open graph. Its inputs and outputs are NumPy arrays."""
 
@@ -45,7 +51,7 @@ class Session:
         """Raises ValueError where ONNX Runtime cannot read the file, or does not have the device."""
         self.file = file
         providers = _providers(device)
-        self.num_bytes = sum(part.stat().st_size for part in file.parent.glob(f"{file.name}*"))  # with external data
+        self.num_bytes = graph_bytes(file)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or default_threads()
         for name, value in SPIN_OPTIONS.items():

@@ -12,6 +12,7 @@ from pydantic import BaseModel, PositiveInt
 from chatmill.checkpoints.weights import read_weights, weight_files
 from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
+from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answering import accuracies, answer_questions, measure_sense
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
@@ -196,7 +197,7 @@ def compare_engines(
         result[engine.name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(few, correct).get("macro"),
-            "size_mb": weights.stat().st_size / 1e6,
+            "size_mb": graph_bytes(weights) / 1e6,
         }
     return result, nats_of_pytorch
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
 from chatmill.engines.graph_engine import GraphEngine
-from chatmill.engines.onnx_engine import Session, SharedCacheEngine
+from chatmill.engines.onnx_engine import Session, SharedCacheEngine, graph_bytes
 from chatmill.inference.chat_template import ChatTemplate, open_template
 from chatmill.inference.model_metadata import read_model_metadata
 from chatmill.pipeline.manifest import check_manifest
@@ -86,7 +86,7 @@ def load_model(
 def threads_for_chat(path: Path) -> int:
     """The threads with which a single chat is fastest: in a small graph, products end before other threads wake up."""
     model = find_model(path)
-    small = 1 + model.stat().st_size // THREAD_BYTES if model.suffix == ".onnx" else default_threads()
+    small = 1 + graph_bytes(model) // THREAD_BYTES if model.suffix == ".onnx" else default_threads()
     return min(default_threads(), small)
 
 

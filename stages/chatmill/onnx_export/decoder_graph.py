@@ -6,6 +6,8 @@ Shapes: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, roun
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -55,9 +57,46 @@ def quantize_outputs(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDA
 
 NumpyWeights = Mapping[str, NDArray[np.float32]]
 
+INLINE = 1024  # bytes from which a tensor is a reference, where the weights are in another file
+_NEAR = 2**23  # bytes between the end of a tensor and the next one of another graph, at most
+_ALIGNMENT = 64
+
+
+class WeightsFile:
+    """A file with the large tensors of graphs, none of them twice: a graph may refer to a part of another's tensor."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self._at = file, 0
+        file.touch()
+        self._size = file.stat().st_size
+        with file.open("rb") as stream:
+            self._earlier = mmap(stream.fileno(), 0, access=ACCESS_READ) if self._size else b""
+
+    def reference(self, array: NDArray[Any], name: str) -> TensorProto:
+        """A tensor that refers to this file, to which it is added unless an earlier graph did."""
+        start = next((found for place in self._places(array.nbytes) if (found := self._find(array, *place)) >= 0), None)
+        if start is None:
+            start = -(-self._size // _ALIGNMENT) * _ALIGNMENT
+            with self.file.open("ab") as stream:
+                stream.write(bytes(start - self._size))
+                stream.write(array.data)
+            self._size = start + array.nbytes
+        self._at = start + array.nbytes
+        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+        tensor = TensorProto(name=name, dims=array.shape, data_type=kind, data_location=TensorProto.EXTERNAL)
+        for key, value in (("location", self.file.name), ("offset", start), ("length", array.nbytes)):
+            tensor.external_data.add(key=key, value=str(value))
+        return tensor
+
+    def _places(self, size: int) -> list[tuple[int, int]]:
+        return [(self._at, self._at + size), (max(0, self._at - _NEAR), self._at + _NEAR + size)]
+
+    def _find(self, array: NDArray[Any], start: int, end: int) -> int:
+        return self._earlier.find(array.data, start, end)
+
+
 FORMAT = 1
 CONTRIB = "com.microsoft"  # the domain of operators that only ONNX Runtime has
-MAX_BYTES = 2**31 - 2**20  # of a protobuf message; the remainder is for the graph around the weights
 _ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2 to 3 times longer
 _EMBEDDING = "model.embed_tokens"
 
@@ -68,13 +107,14 @@ class DecoderBuilder(ABC):
     Norms of queries and keys, biases and an untied head are added where the weights have them.
     """
 
-    def __init__(self, weights: NumpyWeights, config: Mapping[str, Any], bits: BitWidth | None = None) -> None:
-        size = sum(weight.nbytes for weight in weights.values())
-        if bits is None and size > MAX_BYTES:
-            raise ValueError(
-                f"the weights take {size} bytes, but an ONNX file holds {MAX_BYTES}: train a smaller model"
-            )
-        self.weights, self.config, self.bits = weights, config, bits
+    def __init__(
+        self,
+        weights: NumpyWeights,
+        config: Mapping[str, Any],
+        bits: BitWidth | None = None,
+        file: WeightsFile | None = None,
+    ) -> None:
+        self.weights, self.config, self.bits, self.file = weights, config, bits, file
         self.epsilon = config["rms_norm_eps"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim: int = config["head_dim"]
@@ -222,7 +262,9 @@ class DecoderBuilder(ABC):
     def constant(self, name: str, array: NDArray[Any]) -> str:
         """Add an array, once."""
         if not self.has(name):
-            self.initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+            array = np.ascontiguousarray(array)
+            add = self.file.reference if self.file and array.nbytes >= INLINE else numpy_helper.from_array
+            self.initializers.append(add(array, name))
         return name
 
     def has(self, name: str) -> bool:

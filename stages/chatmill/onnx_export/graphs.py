@@ -22,30 +22,50 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.onnx_export.decoder_graph import CONTRIB, BitWidth, DecoderBuilder, NumpyWeights, quantize_outputs, tensor
+from chatmill.onnx_export.decoder_graph import (
+    CONTRIB,
+    INLINE,
+    BitWidth,
+    DecoderBuilder,
+    NumpyWeights,
+    WeightsFile,
+    quantize_outputs,
+    tensor,
+)
 from chatmill.pipeline import manifest
 
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
 
 
 def portable(
-    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: BitWidth | None = None
+    weights: NumpyWeights,
+    config: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    file: WeightsFile | None = None,
+    bits: BitWidth | None = None,
 ) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
 
     P may be 0, and rows may be padded on the left where attention_mask is 0. With `bits` the matrices are quantized, by
     operators of ONNX Runtime. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
+    With `file`, here as below, large tensors are in that file.
     """
-    return _Portable(weights, config, bits).build(metadata)
+    return _Portable(weights, config, bits, file).build(metadata)
 
 
-def portable_dynamic(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+def portable_dynamic(
+    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], file: WeightsFile | None = None
+) -> ModelProto:
     """The eight-bit `portable` graph with dynamically quantized activations."""
-    return _PortableDynamic(weights, config, 8).build(metadata)
+    return _PortableDynamic(weights, config, 8, file).build(metadata)
 
 
 def shared(
-    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], bits: BitWidth | None = None
+    weights: NumpyWeights,
+    config: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    file: WeightsFile | None = None,
+    bits: BitWidth | None = None,
 ) -> ModelProto:
     """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
 
@@ -53,15 +73,17 @@ def shared(
     the last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator supports no more.
     With `bits` the matrices are quantized.
     """
-    return _Shared(weights, config, bits).build(metadata)
+    return _Shared(weights, config, bits, file).build(metadata)
 
 
-def dynamic(weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str]) -> ModelProto:
+def dynamic(
+    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], file: WeightsFile | None = None
+) -> ModelProto:
     """The eight-bit `shared` graph with dynamically quantized activations, which reads long texts fastest.
 
     All tokens of a call share a scale in each layer, so that logits depend a little on what is read together.
     """
-    return _Dynamic(weights, config, 8).build(metadata)
+    return _Dynamic(weights, config, 8, file).build(metadata)
 
 
 def write(model: ModelProto, file: Path) -> None:
@@ -204,7 +226,6 @@ class _PortableDynamic(_DynamicLayers, _Portable):
 
 CONFIG_FILE = "genai_config.json"
 GRAPH_FILE = "model_genai.onnx"
-INLINE = 1024  # bytes from which a tensor is a reference
 _REPLACED = ("seqlens_k", "total_sequence_length", "logits_to_keep")
 _SHAPE = ("hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -213,10 +234,10 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def graph(file: Path) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), past -> logits (B, 1, V) of the last position.
 
-    It is the `shared` graph of the file with other inputs. Its weights are read from that file, so that it has to be in
-    the same folder.
+    It is the `shared` graph of the file with other inputs. Its weights are read from that file, or where that one reads
+    them, so that it has to be in the same folder.
     """
-    model = onnx.load(file)
+    model = onnx.load(file, load_external_data=False)
     _replace_inputs(model.graph)
     _reference_weights(file, model.graph.initializer)
     return model
@@ -276,35 +297,40 @@ def _replace_inputs(graph: onnx.GraphProto) -> None:
 
 def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
     """Replace the large tensors of a graph by references to a file, which holds them in this order."""
-    content, at = file.read_bytes(), 0
+    weights = WeightsFile(file)
     for large in tensors:
-        if len(large.raw_data) < INLINE:
-            continue
-        at, size = content.index(large.raw_data, at), len(large.raw_data)
-        large.ClearField("raw_data")
-        large.data_location = TensorProto.EXTERNAL
-        for key, value in (("location", file.name), ("offset", at), ("length", size)):
-            large.external_data.add(key=key, value=str(value))
+        if len(large.raw_data) >= INLINE:
+            large.CopyFrom(weights.reference(numpy_helper.to_array(large), large.name))
 
 
-# The folder of the export: which graph each engine has, and the files beside the graphs.
+# The folder of the export: which graphs each precision has, and the files beside the graphs.
 
-Build = Callable[[NumpyWeights, Mapping[str, Any], Mapping[str, str]], ModelProto]
+Build = Callable[[NumpyWeights, Mapping[str, Any], Mapping[str, str], WeightsFile | None], ModelProto]
 
 WEIGHTS = "model.safetensors"
-BUILDS: dict[str, Build] = {  # the graph of each engine
-    "onnx": shared,
-    "onnx_hf": portable,
-    "onnx_int8": partial(shared, bits=8),
-    "onnx_int8_dynamic": dynamic,
-    "onnx_int4": partial(shared, bits=4),
+LARGE = 100_000_000  # bytes of float32 weights; from there on, the graphs of a precision share a file of weights
+GRAPHS: dict[str, dict[str, Build]] = {  # the files of each precision; transformers.js knows the last by its dtype
+    "float32": {ONNX_FILES["onnx"]: shared, ONNX_FILES["onnx_hf"]: portable},
+    "int8": {ONNX_FILES["onnx_int8"]: partial(shared, bits=8), "model_quantized.onnx": partial(portable, bits=8)},
+    "int8_dynamic": {ONNX_FILES["onnx_int8_dynamic"]: dynamic, "model_int8.onnx": portable_dynamic},
+    "int4": {ONNX_FILES["onnx_int4"]: partial(shared, bits=4), "model_q4.onnx": partial(portable, bits=4)},
 }
-PORTABLE: dict[str, tuple[str, Build]] = {  # quantized portable graphs: transformers.js knows their files by dtype
-    "int8": ("model_quantized.onnx", partial(portable, bits=8)),  # dtype q8
-    "int8_dynamic": ("model_int8.onnx", portable_dynamic),  # dtype int8
-    "int4": ("model_q4.onnx", partial(portable, bits=4)),  # dtype q4
-}
-TRANSFORMERS_JS = {"transformers.js_config": {"dtype": "fp32"}}  # in browsers its default is q8
+TRANSFORMERS_JS = {"dtype": "fp32"}  # in browsers its default is q8
+
+
+def write_graphs(
+    precision: str, weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], folder: Path
+) -> None:
+    """Write the graphs of a precision; of large models, with their weights in one file beside them."""
+    builds = GRAPHS[precision]
+    data = folder / f"{list(builds)[-1]}_data" if is_large(weights) else None
+    for name, build in builds.items():
+        write(build(weights, config, metadata, WeightsFile(data) if data else None), folder / name)
+
+
+def is_large(weights: NumpyWeights) -> bool:
+    """Whether the weights are in a file of their own."""
+    return sum(weight.nbytes for weight in weights.values()) >= LARGE
 
 
 def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
@@ -320,11 +346,13 @@ def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
         raise ValueError(f"{weights_file}: not a safetensors file: {error}") from error
 
 
-def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path) -> None:
+def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path, *, external: bool) -> None:
     """Write the configuration and the tokenizer, which a chat needs beside the weights."""
     ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
     shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config | TRANSFORMERS_JS, indent=1) + "\n", encoding="utf-8")
+    settings = TRANSFORMERS_JS | ({"use_external_data_format": True} if external else {})
+    content = config | {"transformers.js_config": settings}
+    (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:

@@ -231,7 +231,7 @@ def _chosen(folder: Path, part: str) -> list[str]:
     names = [file.name for file in _files(folder)]
     match part:
         case "onnx":
-            return [name for name in names if name in TRANSFORMERS_JS]
+            return [name for name in names if name.removesuffix("_data") in TRANSFORMERS_JS]
         case "genai":
             has_graph = "model_genai.onnx" in names
             return [name for name in names if name not in TRANSFORMERS_JS] if has_graph else []
