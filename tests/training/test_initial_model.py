@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
-from chatmill.checkpoints.configuration import to_hugging_face
+from chatmill.checkpoints.configuration import stand_ins, to_hugging_face
 from chatmill.conversation import BOS, IM_END, IM_START, PAD
 from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
@@ -95,6 +95,13 @@ def test_control_tokens_have_the_rows_of_the_same_meaning(tmp_path):
     }
     without = matching_rows(vocabulary, read_vocabulary(tmp_path), {"eos_token_id": 257}, 259)
     assert without[vocabulary.special[BOS]] == 257
+
+
+def test_a_text_does_not_begin_as_a_message_does():
+    ids = {"bos_token_id": 1, "eos_token_id": 2}
+    special = {"<|endoftext|>": 0, IM_START: 1, IM_END: 2}  # SmolLM2's
+    assert stand_ins(ids, special, 3)[BOS] == 0
+    assert stand_ins(ids, {IM_START: 1, IM_END: 2}, 3)[BOS] == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitecture, read_config
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
-from chatmill.conversation import BOS, IM_END, PAD
 from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 from chatmill.soft_tokenizer.byte_head import ByteHead
@@ -291,23 +290,6 @@ def load_chat_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[s
     except ValueError as error:
         raise ValueError(f"{file}: not a model configuration: {error}") from error
     return model_from_weights(config, read_weights(weight_files(path)), device, path), content
-
-
-def stand_ins(content: dict[str, Any], num_rows: int) -> dict[str, int]:
-    """The ids by which a model of `num_rows` ids begins and ends a text, for our control tokens of the same purpose.
-
-    `content` is its config.json.
-    """
-    end = _first(content.get("eos_token_id"), num_rows)
-    begin = _first(content.get("bos_token_id"), num_rows)
-    found = {BOS: end if begin is None else begin, IM_END: end, PAD: end}  # the end token stands between texts, too
-    return {name: i for name, i in found.items() if i is not None}
-
-
-def _first(ids: Any, num_rows: int) -> int | None:
-    """The first of one or more ids; None where it is no row."""
-    first = ids[0] if isinstance(ids, list) and ids else ids
-    return first if type(first) is int and 0 <= first < num_rows else None
 
 
 def model_from_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from chatmill.checkpoints.configuration import stand_ins
 from chatmill.conversation import BOS, PAD, LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
 from chatmill.evaluation.scoring import group_by_size
-from chatmill.model.chat_model import load_chat_model, stand_ins
+from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.processor import own_processor
 from chatmill.teacher.predictions import Predictions
@@ -260,7 +261,8 @@ class ModelTeacher:
 
     def _controls(self, path: Path, content: dict[str, Any]) -> dict[int, int]:
         """The teacher's id for each control token of the student. Raises ValueError where it lacks one that occurs."""
-        own = stand_ins(content, self.tokenizer.vocab_size) | self.tokenizer.special
+        special = self.tokenizer.special
+        own = stand_ins(content, special, self.tokenizer.vocab_size) | special
         controls = {i: own[name] for name, i in self.student.special.items() if name in own}
         occurs = np.bincount(self.split.ids, minlength=self.student.vocab_size) > 0
         if lacking := [name for name, i in self.student.special.items() if occurs[i] and i not in controls]:

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chatmill.checkpoints.configuration import Chunking, ModelConfig
+from chatmill.checkpoints.configuration import Chunking, ModelConfig, stand_ins
 from chatmill.checkpoints.weights import weight_files
 from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.gguf_import import read_shape, read_tensors
@@ -34,7 +34,6 @@ from chatmill.model.chat_model import (
     initialise,
     load_chat_model,
     model_from_weights,
-    stand_ins,
 )
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
@@ -216,7 +215,8 @@ def matching_rows(
     places: dict[tuple[bytes, Kind], int] = {}
     for i, entry in enumerate(entries):
         places.setdefault(entry, i)
-    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in stand_ins(content, num_rows).items()}
+    special = {token.decode(errors="replace"): i for (token, kind), i in places.items() if kind is Kind.CONTROL}
+    fallbacks = {(name.encode(), Kind.CONTROL): row for name, row in stand_ins(content, special, num_rows).items()}
     return [places.get(entry, fallbacks.get(entry)) for entry in zip(vocabulary.tokens, vocabulary.kinds, strict=True)]
 
 
