@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from chatmill.app.cli import main
 from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment
 from chatmill.tokenizer.exporting import parity
+from chatmill.tokenizer.exporting.exports import export_all
 from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
@@ -162,6 +163,8 @@ def test_bytes_without_a_token_are_left_out_and_told(tmp_path):
     assert "~" not in SAMPLE_TEXT and b"~" in tokenizer.vocabulary.missing_bytes
     assert tokenizer.encode("a~~b") == tokenizer.encode("a") + tokenizer.encode("b")
     assert (tokenizer.said("a~b"), tokenizer.lost("~a~b"), tokenizer.lost("ab")) == (b"ab", "~", "")
+    entries = export_all(["binary"], tmp_path, tokenizer.vocabulary, tmp_path / "out")
+    assert bytes.fromhex(entries["binary"]["lost_bytes"]) == tokenizer.vocabulary.missing_bytes
     texts = ["~", "the cat", "~the ~cat"]
     segments = [[Segment(text, LossKind.TRAINED), Segment("a", LossKind.PROMPT)] for text in texts]
     encoded = tokenizer.encode_conversations(segments)
