@@ -268,8 +268,8 @@ class CompletionWriter:
         if len(self._answers) > 1:
             return {}
         answer = self._answers[0]
-        dropped = answer.prompt.dropped_messages
-        return {"timings": responses.timings_of(answer.job, answer.model.context, dropped)}
+        read = {"dropped_messages": answer.prompt.dropped_messages, "lost": answer.prompt.lost}
+        return {"timings": responses.timings_of(answer.job, answer.model.context) | read}
 
 
 async def send_stream(send: Send, answers: Sequence[Answer], events: AsyncIterator[bytes | None]) -> None:

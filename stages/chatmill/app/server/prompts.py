@@ -15,6 +15,7 @@ class Prompt(NamedTuple):
     dropped_messages: int = 0  # that did not fit the context
     answer_prefix: str | None = None  # as in jobs.GenerationConfig
     echo: str = ""  # the text of the prompt, if the answer is to repeat it
+    lost: str = ""  # characters of the last message for which the tokenizer has no tokens
 
     @property
     def echo_parts(self) -> list[Part]:
@@ -43,16 +44,17 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
         if len(ids) >= model.context:
             raise too_long(len(ids), model.context, "messages")
         return Prompt(ids)
+    lost = model.loaded.tokenizer.lost(last.text)
     if parameters.truncation == "auto":
         try:
             remaining, ids = model.prompt_builder.truncate(conversation, max_tokens)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="context_length_exceeded") from error
-        return Prompt(ids, len(conversation) - len(remaining), answer_prefix)
+        return Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)
     ids = model.prompt_builder.prompt_ids(conversation)
     if len(ids) >= model.context:
         raise too_long(len(ids), model.context, "messages")
-    return Prompt(ids, 0, answer_prefix)
+    return Prompt(ids, 0, answer_prefix, lost=lost)
 
 
 def text_prompts(model: Model, parameters: request_models.CompletionRequest) -> list[Prompt]:

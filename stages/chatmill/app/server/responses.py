@@ -108,7 +108,7 @@ def usage_of(jobs: Sequence[CompletionJob], prompts: Sequence[CompletionJob] | N
     }
 
 
-def timings_of(job: CompletionJob, context: int, dropped_messages: int) -> JsonObject:
+def timings_of(job: CompletionJob, context: int) -> JsonObject:
     """The `timings` of an answer: durations in milliseconds, token counts and rates."""
     times, generated = job.times, len(job.generation.generated_ids)
     first = times.first_token_at or times.ended_at
@@ -123,7 +123,6 @@ def timings_of(job: CompletionJob, context: int, dropped_messages: int) -> JsonO
         "completion_ms": ms(seconds),
         "tokens_per_second": round((generated - 1) / seconds, 1) if seconds > 0 and generated > 1 else 0.0,
         "context": context,
-        "dropped_messages": dropped_messages,
     }
 
 

@@ -78,7 +78,7 @@ class GGUFFile:
         try:
             values = quants.dequantize(np.asarray(stored), place.type)
         except NotImplementedError as error:
-            raise ValueError(f"its tensor {name:.80} is {place.type.name}, which the package gguf cannot read") from error
+            raise ValueError(f"its tensor {name:.80} is {place.type.name}: a type that is not read") from error
         found: NDArray[Any] = values.reshape(place.shape)
         return found
 

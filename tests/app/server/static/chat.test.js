@@ -29,10 +29,11 @@ test("sentences begin with a capital and end with one mark, and one is one", () 
 });
 
 test("what was left out of the prompt is told, and how an answer ended", () => {
-  const dropped = { ...TIMINGS, dropped_messages: 2 };
+  const dropped = { ...TIMINGS, dropped_messages: 2, lost: "~" };
   assert.deepEqual(warningsOf("stopped", dropped), [
     "Stopped.",
     "The context was too short: the oldest 2 messages left out.",
+    "The model's tokenizer has no tokens for ~: your message was read without them.",
   ]);
   assert.deepEqual([...warningsOf("stop", TIMINGS), ...warningsOf("toString", null), ...warningsOf(null, null)], []);
 });

@@ -69,7 +69,9 @@ export function problemSentence({ message, retryAfter }) {
 export function warningsOf(finish, timings) {
   const dropped = timings?.dropped_messages ?? 0;
   const left = `The context was too short: the oldest ${pluralize(dropped, "message")} left out.`;
-  return [...(finish && Object.hasOwn(ENDS, finish) ? [ENDS[finish]] : []), ...(dropped ? [left] : [])];
+  const unread = `The model's tokenizer has no tokens for ${timings?.lost}: your message was read without them.`;
+  const ended = finish && Object.hasOwn(ENDS, finish) ? [ENDS[finish]] : [];
+  return [...ended, ...(dropped ? [left] : []), ...(timings?.lost ? [unread] : [])];
 }
 
 /** An exchange on the page. */

@@ -8,7 +8,8 @@ import { button, element, sentence } from "./dom.js";
 /** @typedef {{ id: number, bytes: number[], control: string | null, logprob: number }} Candidate one of the likeliest tokens */
 /** @typedef {Omit<Candidate, "logprob"> & { logprob: number | null, top?: Candidate[] }} Token */
 /** @typedef {{ tokens_per_second: number | null, first_token_ms: number | null, prompt_tokens: number,
- *   completion_tokens: number, context: number, dropped_messages?: number }} Timings */
+ *   completion_tokens: number, context: number, dropped_messages?: number,
+ *   lost?: string }} Timings */
 /** @typedef {{ kind: "text" | "call" | "output", text: string }} Part */
 /** @typedef {{ delta: { content?: string, parts?: Part[] }, token_ids?: number[],
  *   finish_reason?: string | null }} Choice */
