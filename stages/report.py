@@ -12,7 +12,7 @@ from chatmill.report.answers import data
 from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_origin, read_samples, this_run
 from chatmill.report.markup import document, tag
 from chatmill.report.speed import speed
-from chatmill.report.summary import key_figures, table_of_latency, table_of_sources, table_of_validation
+from chatmill.report.summary import key_figures, speeds_of, table_of_latency, table_of_sources, table_of_validation
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
@@ -35,6 +35,7 @@ def main(
     tokenizer: Path,
     report: Output,
     summary: Output,
+    speeds: Output,
     *,
     sample: str,
     train_model: Section,
@@ -75,5 +76,5 @@ def main(
     tables |= {"latency": table_of_latency(timed)}
     for name, content in {"index.html": page, **{f"{table}.tsv": text for table, text in tables.items()}}.items():
         (report / name).write_text(content, encoding="utf-8")
-    figures = key_figures(mixed, steps, measured, timed, soft)
-    summary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    for file, figures in (summary, key_figures(mixed, steps, measured, timed, soft)), (speeds, speeds_of(timed)):
+        file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

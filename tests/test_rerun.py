@@ -154,6 +154,7 @@ INPUT_ROWS = [  # a file, and the stages for which it has changed: the one that 
     ("data/metrics/benchmark.json", ["benchmark", "report"]),
     ("data/metrics/soft_tokenizer.json", ["train_soft_tokenizer", "report"]),
     ("data/metrics/summary.json", ["report"]),
+    ("data/metrics/speeds.json", ["report"]),
     ("data/samples.jsonl", ["evaluate", "report"]),
 ]
 

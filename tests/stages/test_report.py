@@ -110,7 +110,7 @@ def run_stage(tmp_path_factory):
         (folder / "train.jsonl").write_text(TRAIN.to_json())
         read = ("mix.json", "train.jsonl", "train.tsv", "evaluate.json", "benchmark.json", "soft_tokenizer.json")
         files = [folder / name for name in read]
-        written = (folder / "report", folder / "summary.json")
+        written = (folder / "report", folder / "summary.json", folder / "speeds.json")
         settings = {"sample": sample, "train_model": {"context": 8}}
         main(*files, folder / "samples.jsonl", folder / "tokenizer", *written, **settings)
         return folder
@@ -185,7 +185,14 @@ def test_sense_and_recall_stand_beside_the_parrot(write_page):
 
 
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):
-    assert json.loads((run_stage(soft=SOFT) / "summary.json").read_text()) == {
+    folder = run_stage(soft=SOFT)
+    assert json.loads((folder / "speeds.json").read_text()) == {
+        "first_token_ms": 4.0,
+        "token_ms": 2.0,
+        "pytorch_token_ms": 20.0,
+        "peak_mb": 96.0,
+    }
+    assert json.loads((folder / "summary.json").read_text()) == {
         "bits_per_byte": 0.9,
         "bits_per_byte_answers": 0.4,
         "bits_per_byte_xz": 1.9,
@@ -200,10 +207,6 @@ def test_the_key_figures_of_what_was_measured_are_written(run_stage):
         "recall": 0.5625,
         "verbatim": 0.625,
         "model_mb": 10.0,
-        "first_token_ms": 4.0,
-        "token_ms": 2.0,
-        "pytorch_token_ms": 20.0,
-        "peak_mb": 96.0,
         "bytes_per_token": 3.4,
         "train_conversations": 90,
         "rejected": 3,
@@ -253,7 +256,7 @@ def test_bad_input_is_named(tmp_path, name, content, message):
         good = {"curve": CURVE, "samples": "", "train": ""}.get(key, "{}")
         (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
-        inputs = (tmp_path / file for file in (*files.values(), "tokenizer", "report", "summary.json"))
+        inputs = (tmp_path / file for file in (*files.values(), "tokenizer", "report", "summary.json", "speeds.json"))
         main(*inputs, sample="Hi", train_model={})
 
 

@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 
 import encode
 import export_onnx
-from chatmill.checkpoints.configuration import stand_ins, to_hugging_face
+from chatmill.checkpoints.configuration import to_hugging_face
 from chatmill.conversation import BOS, IM_END, IM_START, PAD
 from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
-from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, stand_ins, write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from chatmill.training.new_model import load_initial, matching_rows
 from support.external_folder import IDS, write_external, write_tokenizer

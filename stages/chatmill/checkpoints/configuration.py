@@ -1,12 +1,9 @@
 """The shape of a model: of Qwen3, of the families that are variants of it, and of our own architecture."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
-
-from chatmill.conversation import BOS, IM_END, IM_START, PAD
 
 _LONGEST_NGRAM = 32  # tokens
 
@@ -364,22 +361,3 @@ def _positive_float(values: dict[str, Any], name: str) -> float:
     if type(value) not in (int, float) or not 0 < value < 1e30:
         raise ValueError(f"{name} {value!r:.40}: expected a number above 0")
     return float(value)
-
-
-def stand_ins(content: dict[str, Any], special: Mapping[str, int], num_rows: int) -> dict[str, int]:
-    """The ids by which a model of `num_rows` ids begins and ends a text, for our control tokens of the same purpose.
-
-    `content` is its config.json, `special` has the ids of its control tokens.
-    """
-    end = _first(content.get("eos_token_id"), num_rows)
-    begin = _first(content.get("bos_token_id"), num_rows)
-    if begin is not None and begin == special.get(IM_START):  # it begins a message, as in SmolLM2
-        begin = special.get("<|endoftext|>", begin)
-    found = {BOS: end if begin is None else begin, IM_END: end, PAD: end}  # the end token stands between texts, too
-    return {name: i for name, i in found.items() if i is not None}
-
-
-def _first(ids: Any, num_rows: int) -> int | None:
-    """The first of one or more ids; None where it is no row."""
-    first = ids[0] if isinstance(ids, list) and ids else ids
-    return first if type(first) is int and 0 <= first < num_rows else None

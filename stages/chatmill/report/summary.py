@@ -1,9 +1,9 @@
-"""The key figures of a run, by which runs are compared and which DVC tracks as metrics.
+"""The key figures of a run, by which runs are compared and which DVC tracks as metrics; those in git can be repeated.
 
 Bits per byte, skills, and `stops_rate` are measured on the test set, `validation_bits_per_byte` at the last
 step of training that measures it. `sense_first`, `sense_later`, `sense_noisy` and `recall` are shares of replies to a
 persona's user that make sense; `verbatim` is the share of answers to talk that stand word for word in training data.
-`model_mb`, `first_token_ms`, `token_ms` and `peak_mb` are those of the float32 ONNX graph in all runs;
+`model_mb` is that of the float32 ONNX graph, as are `first_token_ms`, `token_ms` and `peak_mb`, which are not in git;
 `pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt whose length
 is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
 `general_before` and `general_after` are bits per byte of a general text under the model that training started from, and
@@ -32,7 +32,6 @@ def key_figures(
 
     One name stands for several generations of a processor, which differ in precision, and in whether they compile.
     """
-    times = times_by_engine(benchmark)
     validation = curve.get("validation_bits_per_byte")
     rejected = get_nested(mix, "rejected")
     how = get_nested(evaluation, "model", "precision"), get_nested(evaluation, "model", "compile") and "compiled"
@@ -54,17 +53,31 @@ def key_figures(
         "recall": get_nested(evaluation, "recall"),
         "verbatim": get_nested(evaluation, "verbatim", "share"),
         "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
-        "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
-        "token_ms": get_nested(times, ENGINE, "token_ms", "p50"),
-        "pytorch_token_ms": get_nested(times, "pytorch", "token_ms", "p50"),
-        "peak_mb": get_nested(benchmark, ENGINE, "peak_memory_mb"),
-        "encode_mb_per_s": get_nested(benchmark, "tokenizer", "encode_mb_per_s"),
         "bytes_per_token": get_nested(evaluation, "tokenizer", "bytes_per_token"),
         "train_conversations": get_nested(mix, "conversations", "train"),
         "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
         "leaked": get_nested(mix, "leaked"),
         "processor": ", ".join(filter(None, (get_nested(benchmark, "machine", "processor"), *how))) or None,
     }
+    return known(figures)
+
+
+def speeds_of(benchmark: Metrics) -> Metrics:
+    """The figures that another run of the same code measures a little differently."""
+    times = times_by_engine(benchmark)
+    return known(
+        {
+            "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
+            "token_ms": get_nested(times, ENGINE, "token_ms", "p50"),
+            "pytorch_token_ms": get_nested(times, "pytorch", "token_ms", "p50"),
+            "peak_mb": get_nested(benchmark, ENGINE, "peak_memory_mb"),
+            "encode_mb_per_s": get_nested(benchmark, "tokenizer", "encode_mb_per_s"),
+        }
+    )
+
+
+def known(figures: Metrics) -> Metrics:
+    """The figures that were measured, with four significant digits."""
     return {name: significant(value) for name, value in figures.items() if value is not None}
 
 

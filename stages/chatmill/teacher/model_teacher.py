@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from chatmill.checkpoints.configuration import stand_ins
 from chatmill.conversation import BOS, PAD, LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
@@ -36,6 +35,7 @@ from chatmill.processor import own_processor
 from chatmill.teacher.predictions import Predictions
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.tokenizer_folder import stand_ins
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 # What a teacher with a tokenizer of its own says of the tokens of a student.

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chatmill.checkpoints.configuration import Chunking, ModelConfig, stand_ins
+from chatmill.checkpoints.configuration import Chunking, ModelConfig
 from chatmill.checkpoints.weights import weight_files
 from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.gguf_import import read_shape, read_tensors
@@ -42,6 +42,7 @@ from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, B
 from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_folder import stand_ins
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import HardwareSettings, autocast, choose_hardware

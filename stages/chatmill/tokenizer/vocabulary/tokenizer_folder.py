@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from chatmill.conversation import (
     BOS,
@@ -329,3 +330,22 @@ def read_folder(folder: Path) -> Vocabulary:
     if vocabulary.fingerprint != expected:
         raise ValueError(f"{folder / TOKENIZER_JSON} is not the tokenizer that {DESCRIPTION} describes: make it anew")
     return vocabulary
+
+
+def stand_ins(content: dict[str, Any], special: Mapping[str, int], num_rows: int) -> dict[str, int]:
+    """The ids by which a model of `num_rows` ids begins and ends a text, for our control tokens of the same purpose.
+
+    `content` is its config.json, `special` has the ids of its control tokens.
+    """
+    end = _first(content.get("eos_token_id"), num_rows)
+    begin = _first(content.get("bos_token_id"), num_rows)
+    if begin is not None and begin == special.get(IM_START):  # it begins a message, as in SmolLM2
+        begin = special.get("<|endoftext|>", begin)
+    found = {BOS: end if begin is None else begin, IM_END: end, PAD: end}  # the end token stands between texts, too
+    return {name: i for name, i in found.items() if i is not None}
+
+
+def _first(ids: Any, num_rows: int) -> int | None:
+    """The first of one or more ids; None where it is no row."""
+    first = ids[0] if isinstance(ids, list) and ids else ids
+    return first if type(first) is int and 0 <= first < num_rows else None
