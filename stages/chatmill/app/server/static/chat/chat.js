@@ -50,8 +50,9 @@ async function start() {
 async function connect() {
   const query = new URLSearchParams(location.search);
   const requested = [query.get("model"), query.get("beside")].flatMap((id) => id || []);
+  const waiting = setTimeout(showNotice, 500, "The model is loading.");
   try {
-    await models.load(requested);
+    await models.load(requested).finally(() => clearTimeout(waiting));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     showProblem(`The models cannot be listed. ${sentence(error.message)}`, button("Try again", connect));
