@@ -33,9 +33,11 @@ def errors(**changes):
     return list(find_errors(params, SCHEMA))
 
 
-@pytest.mark.parametrize("name", ["-x", "A_1", "données", "客服"])
-def test_names_of_letters_and_digits_are_plain(name):
-    assert errors(prepare={name: {"path": "it's $(a) path", "format": "text"}}) == []
+@pytest.mark.parametrize("name", ["-x", "A_1", "données", "客服", "it's", "a b", "$x", 1])
+def test_names_of_sources_are_letters_and_digits_whichever_stage_reads_them(name):
+    found = errors(prepare={name: {"path": "it's $(a) path", "format": "text"}})
+    is_plain = name in ("-x", "A_1", "données", "客服")
+    assert [error[:22] for error in found] == ([] if is_plain else ["prepare: unusable name"])
 
 
 def test_the_parameters_of_the_project_are_right():
