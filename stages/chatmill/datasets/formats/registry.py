@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chats, skills, talk
-from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
+from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, without_null_arguments
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
 from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
-from chatmill.datasets.formats.trees import grow, names_of
+from chatmill.datasets.formats.trees import joined, names_of
 from chatmill.datasets.split import column_group
 
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
@@ -149,9 +149,9 @@ def open_dataset(
 
 
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    if columns.parent is None:
+    if columns.parent is None and columns.conversation is None:
         return rows_of(path, files, columns.named().values())
-    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
+    return (row for file in files_of(path, files) for row in joined(rows_of(file, columns=names_of(columns)), columns))
 
 
 def _check_mapping(name: str, mapping: TableMapping | None) -> None:
@@ -221,7 +221,7 @@ def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
     chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
     dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
     for number, row in enumerate(dataset, start=1):
-        yield f"{descriptor.dataset}/{descriptor.split}:{number}", dict(row)
+        yield f"{descriptor.dataset}/{descriptor.split}:{number}", without_null_arguments(dict(row))
 
 
 def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
@@ -230,8 +230,7 @@ def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
         return Dataset(document_rows(hub_rows(descriptor), found))
     if found is not None:
-        rows = hub_rows(descriptor)
-        return _table(path, rows if found.columns.parent is None else grow(rows, found.columns), found)
+        return _table(path, joined(hub_rows(descriptor), found.columns), found)
     if descriptor.format == "table":
         raise ValueError(f"{path}: format table: needs columns")
     form = _form(descriptor.format)

@@ -8,18 +8,26 @@
     columns: {id: id, parent: parent, rank: rank}
 
 All other replies are counted and left out.
+
+Rows that are messages may name their conversation instead; those of several may interleave:
+
+    {"ticket": 7, "number": 2, "role": "assistant", "content": "Hello"}
+    columns: {conversation: ticket, order: number}
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, UnusableRowError, describe_value
-from chatmill.datasets.formats.mapping import FIELDS, REPLIES, Columns, content_bytes, value_at
+from chatmill.datasets.formats.mapping import FIELDS, MESSAGES, REPLIES, Columns, content_bytes, value_at
 
 MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
 _TOO_LONG = f"in a tree of over {MAX_TREE:,} bytes, with 1,000 for each message"
+MAX_GATHERED = 1_000_000_000  # the same of the rows of a file, where each names its conversation
+_TOO_MANY = f"in a file of over {MAX_GATHERED:,} bytes, with 1,000 for each message: divide it by conversations"
 _REMEDY = "sort the rows by their trees, and name what is equal in those of one as columns.tree"
 
 
@@ -97,6 +105,55 @@ def names_of(columns: Columns) -> list[str]:
     return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
 
 
+def joined(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The rows themselves, or the trees or the conversations of those that are messages (`TableMapping.nested`)."""
+    if columns.conversation is not None:
+        return _gather(rows, columns)
+    return iter(rows) if columns.parent is None else grow(rows, columns)
+
+
+def _gather(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The first row of each conversation, with the messages of all; memory holds the rows."""
+    keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
+    found, size = defaultdict[str, list[_Row]](list), 0
+    for row in rows:
+        message = row if isinstance(row, Reject) else _message(*row, columns, keys)
+        if isinstance(message, Reject):
+            yield message
+            continue
+        size += 1000 + _extent([message.entry], columns).bytes
+        if size <= MAX_GATHERED:
+            found[message.id].append(message)
+        else:
+            yield _reject(message, "too_long", _TOO_MANY, columns)
+    for messages in found.values():
+        entries = [message.entry for message in messages]
+        try:
+            if columns.order is not None:
+                entries.sort(key=lambda entry: order_of(entry, str(columns.order)))
+        except UnusableRowError as error:
+            yield Reject(messages[0].place, error.reason, str(error), *_extent(entries, columns))
+        else:
+            yield messages[0].place, type(entries[0])(entries[0], **{MESSAGES: entries})
+
+
+def order_of(entry: Any, column: str) -> float:
+    """The place of a message in its conversation: a number, or the time of a date. Raises UnusableRowError."""
+    value = value_at(entry, column, None)
+    for parse in (int, float, datetime.fromisoformat):
+        try:
+            found = parse(str(value))
+        except ValueError:
+            continue
+        if isinstance(found, datetime):
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        if found == found:
+            return found
+    raise UnusableRowError(
+        "bad_order", f"{column}: expected a number, or a date such as 2024-05-31 09:15, got {value!r:.40}"
+    )
+
+
 def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
     """The trees whose messages are rows: the first one of each, with all replies nested (`TableMapping.nested`).
 
@@ -121,13 +178,12 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
 
 
 def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
-    name = id_of(entry, columns.id) if isinstance(entry, dict) else None
+    own = columns.conversation or columns.id
+    name = id_of(entry, own) if isinstance(entry, dict) else None
     if name is None:
-        return Reject(
-            place, "missing_field", f"no {columns.id!r} in {describe_value(entry)}", *_extent([entry], columns)
-        )
+        return Reject(place, "missing_field", f"no {own!r} in {describe_value(entry)}", *_extent([entry], columns))
     tree = None if columns.tree is None else value_at(entry, columns.tree, None)
-    used = {key: value for key, value in entry.items() if key in keys}
+    used = type(entry)({key: value for key, value in entry.items() if key in keys})
     return _Row(place, used, name, id_of(entry, columns.parent), tree)
 
 
