@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -320,22 +321,18 @@ def _gathered(rows: Sequence[Any], name: str, speaker: str, values: Values) -> G
     speakers = [{str(value_at(row, speaker, None)) for row in thread} for thread in threads.values()]
     if sum(len(found) > 1 for found in speakers) < 0.5 * len(threads):
         return None
-    orders = [path for path in best_named(values, _ORDERS) if path != name and _sorts(path, threads.values())]
-    for thread in threads.values() if orders else ():
-        thread.sort(key=lambda row: order_of(row, orders[0]))
-    guess = message_list(".", list(threads.values()))
-    if guess is not None:
-        own = {key: column for key, column in guess.columns.items() if key != "messages"}
-        guess.columns = {"conversation": name} | ({"order": orders[0]} if orders else {}) | own
+    columns = {"conversation": name}
+    for path in best_named((path for path in values if path != name), _ORDERS):
+        with suppress(UnusableRowError):
+            if all(len({order_of(row, path) for row in thread}) == len(thread) for thread in threads.values()):
+                columns["order"] = path
+                break
+    for thread in threads.values() if "order" in columns else ():
+        thread.sort(key=lambda row: order_of(row, columns["order"]))
+    if (guess := message_list(".", list(threads.values()))) is not None:
+        del guess.columns["messages"]
+        guess.columns = columns | guess.columns
     return guess
-
-
-def _sorts(path: str, threads: Iterable[Sequence[Any]]) -> bool:
-    """Whether a column says in which order the rows of each thread are."""
-    try:
-        return all(len({order_of(row, path) for row in thread}) == len(thread) for thread in threads)
-    except UnusableRowError:
-        return False
 
 
 def _are_known(column: Sequence[str]) -> bool:

@@ -135,7 +135,7 @@ class TableMapping(_Section):
         return self
 
     def nested(self) -> "TableMapping":
-        """The same mapping of what `trees.joined` makes of rows which are messages."""
+        """The same mapping of what `trees.grow` makes of rows which are messages."""
         root: dict[str, str | None] = {}
         if self.columns.conversation is not None:
             root = {"messages": MESSAGES, "conversation": None, "order": None}

@@ -17,7 +17,7 @@ from chatmill.datasets.formats.example import Document, Example, RawRow, Reject,
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
 from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
-from chatmill.datasets.formats.trees import joined, names_of
+from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.split import column_group
 
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
@@ -151,7 +151,7 @@ def open_dataset(
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
     if columns.parent is None and columns.conversation is None:
         return rows_of(path, files, columns.named().values())
-    return (row for file in files_of(path, files) for row in joined(rows_of(file, columns=names_of(columns)), columns))
+    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
 
 def _check_mapping(name: str, mapping: TableMapping | None) -> None:
@@ -230,7 +230,7 @@ def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
         return Dataset(document_rows(hub_rows(descriptor), found))
     if found is not None:
-        return _table(path, joined(hub_rows(descriptor), found.columns), found)
+        return _table(path, grow(hub_rows(descriptor), found.columns), found)
     if descriptor.format == "table":
         raise ValueError(f"{path}: format table: needs columns")
     form = _form(descriptor.format)

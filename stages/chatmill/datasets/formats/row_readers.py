@@ -202,12 +202,12 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
         lines = _TableLines(stream)
-        if skipped := _separator_line(file):
-            next(lines)
         reader = csv.reader(lines, delimiter=separator, strict=True)
+        if _separator_line(file):
+            next(reader)
         header: list[str] = []
         while True:
-            line = reader.line_num + 1 + bool(skipped)
+            line = reader.line_num + 1
             place = f"{file}:{line}"
             lines.start_row(place)
             try:
@@ -215,8 +215,7 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
             except csv.Error as error:
                 if not header:
                     raise ValueError(f"{place}: not a table: {_UNQUOTED}") from error
-                rest = range(line, reader.line_num + 1 + bool(skipped))
-                yield from (Reject(f"{file}:{number}", "bad_row", _UNQUOTED) for number in rest)
+                yield from (Reject(f"{file}:{n}", "bad_row", _UNQUOTED) for n in range(line, reader.line_num + 1))
                 continue
             if cells is None:
                 return
