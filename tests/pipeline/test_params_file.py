@@ -68,11 +68,7 @@ def test_the_parameters_of_the_project_are_right():
         ("prepare__visits__path", 5, "prepare.visits.path: expected a path, got 5"),
         ("prepare__visits", {"format": "text"}, "missing parameter prepare.visits.path: expected a path"),
         ("export_tokenizer__formats", ["bin"], "export_tokenizer.formats.0: expected binary, llama2c, "),
-        (
-            "evaluate__compare_tokenizers",
-            {"a": "0"},
-            "evaluate.compare_tokenizers: expected a list, each ",
-        ),
+        ("evaluate__compare_tokenizers", {"a": "0"}, "evaluate.compare_tokenizers: expected a list, each "),
     ],
 )
 def test_every_section_is_checked(key, value, message):

@@ -40,11 +40,7 @@ def run(folder, sources, near_duplicates=False, **shares):
     outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "manifest", "metrics")}
     outputs["manifest"] = folder / "manifest.json"
     mix.main(
-        folder / "prepared",
-        *outputs.values(),
-        prepare=sources,
-        near_duplicates=near_duplicates,
-        **SHARES | shares,
+        folder / "prepared", *outputs.values(), prepare=sources, near_duplicates=near_duplicates, **SHARES | shares
     )
     metrics = json.loads(outputs.pop("metrics").read_text())
     outputs.pop("manifest")

@@ -124,11 +124,7 @@ def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
 def stage(folder):
     arguments = ("chats.jsonl", "chats.rejects.jsonl", "m.json")
     result = subprocess.run(
-        [sys.executable, SOURCE / "prepare.py", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, SOURCE / "prepare.py", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     return result.returncode, result.stderr.splitlines()
 

@@ -25,7 +25,6 @@ from chatmill.datasets.formats.example import (
     check_turn_count,
     describe_value,
     list_of,
-    question_answer,
     split_turns,
     text_of,
 )
@@ -177,7 +176,7 @@ def from_personachat(row: Any) -> Conversation:
     if "chat" in row:
         return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
-        return question_answer(row["question"], row["answer"])
+        return alternate([row["question"], row["answer"]])
     raise UnusableRowError(
         "missing_field", f"expected a column 'chat', or 'question' and 'answer', got {describe_value(row)}"
     )

@@ -49,10 +49,6 @@ def extent_of(turns: Iterable[Turn]) -> Extent:
     return Extent(messages, num_bytes("".join(texts)) - added)
 
 
-def total_extent(extents: Sequence[Extent]) -> Extent:
-    return Extent(sum(extent.messages for extent in extents), sum(extent.bytes for extent in extents))
-
-
 @dataclass(frozen=True, slots=True)
 class Example:
     """A conversation and its place, such as `data/raw/chat.jsonl:2`.
@@ -166,10 +162,6 @@ def check_turn_count(count: int) -> None:
     """Raise UnusableRowError for more than MAX_TURNS."""
     if count > MAX_TURNS:
         raise UnusableRowError("too_long", f"{count:,} turns: expected at most {MAX_TURNS:,}")
-
-
-def question_answer(question: str, answer: str) -> Conversation:
-    return [Message.from_text("user", question), Message.from_text("assistant", answer)]
 
 
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:

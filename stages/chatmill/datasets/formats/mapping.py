@@ -128,12 +128,6 @@ class TableMapping(_Section):
     turn_separator: Annotated[str, Field(min_length=1)] | None = None  # between the turns of one text
     languages: tuple[str, ...] | None = None  # rows in others are counted and left out
 
-    @model_validator(mode="after")
-    def _has_language(self) -> "TableMapping":
-        if self.languages is not None and self.columns.language is None:
-            raise ValueError("languages needs columns.language")
-        return self
-
     def nested(self) -> "TableMapping":
         """The same mapping of what `trees.grow` makes of rows which are messages."""
         root: dict[str, str | None] = {}

@@ -102,17 +102,9 @@ _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
 FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "documents", "hub", "table")
 
 
-def read_dataset(
-    path: Path,
-    name: str,
-    *,
-    limit: int | None,
-    seed: int,
-    mapping: TableMapping | None = None,
-    files: Iterable[str] = ("*",),
-) -> Iterator[Example | Document | Reject]:
-    """The entries of a dataset (`open_dataset`)."""
-    dataset = open_dataset(path, name, limit=limit, seed=seed, mapping=mapping, files=files)
+def read_dataset(path: Path, name: str, **options: Any) -> Iterator[Example | Document | Reject]:
+    """The entries of a dataset, with the options of `open_dataset`."""
+    dataset = open_dataset(path, name, **options)
     return map(dataset.item, dataset.rows)
 
 

@@ -107,10 +107,10 @@ def names_of(columns: Columns) -> list[str]:
     return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
 
 
-def _in_order(rows: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
+def _in_order(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
     """The first row of each conversation, with the messages of all."""
     found = defaultdict[str, list[_Row]](list)
-    for row in rows:
+    for row in tree:
         found[row.id].append(row)
     for messages in found.values():
         entries = [message.entry for message in messages]
