@@ -277,10 +277,10 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
     """The guess of the paragraphs of a text file. Raises NoGuessError."""
     lines = [line for paragraph in paragraphs for line in paragraph.split("\n") if line.strip()]
     whole = chats.HEADINGS.sub("", "\n\n".join(paragraphs))
-    if _MARK.match(whole) and {"user", "assistant"} <= {speaker_of(name) for name in _MARK.findall(whole)}:
-        guess = marked(paragraphs) or marked([whole])
-        if guess is not None:
-            return _markers(guess, paragraphs)
+    first, speakers = _MARK.match(whole), {speaker_of(name) for name in _MARK.findall(whole)}
+    is_chat = first is not None and speaker_of(first[1]) is not None and {"user", "assistant"} <= speakers
+    if is_chat and (guess := marked(paragraphs) or marked([whole])):
+        return _markers(guess, paragraphs)
     if not markdown:
         if mean("__eou__" in line for line in lines) >= MIN_MARKED:
             return Guess(format="dailydialog")

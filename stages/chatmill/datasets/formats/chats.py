@@ -12,7 +12,7 @@ lists of messages, are read as well.
 
 import re
 from collections.abc import Iterator
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +135,14 @@ _SPREAD = TableReader(
 def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
     """The rows of a JSON file, or the paragraphs of a text file.
 
-    Where the first one has one turn alone, as in Markdown, a conversation goes to the end of the file, or to a line of
-    dashes.
+    Where most have one turn alone, as in Markdown, a conversation goes to the end of the file, or to a line of dashes.
     """
     if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
         yield from json_rows(file)
         return
-    first = next((row[1] for row in paragraphs(file) if not isinstance(row, Reject) and _LINE.match(row[1])), "")
-    is_spread = len(_LINE.findall(first)) == 1
+    some = [row[1] for row in islice(paragraphs(file), 100) if not isinstance(row, Reject)]
+    counts = [len(_LINE.findall(text)) for text in some if _LINE.match(text)]
+    is_spread = 2 * counts.count(1) > len(counts)
     for row in paragraphs(file, is_end=lambda line: bool(_BREAK.fullmatch(line))) if is_spread else paragraphs(file):
         if isinstance(row, Reject):
             yield row
