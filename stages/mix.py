@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from chatmill.datasets.mixing import (
+    check_splits,
     count_rejects,
     count_states,
     find_duplicates,
@@ -57,11 +58,7 @@ def main(
         folder = Path(scratch)
         find_duplicates(shards, folder, split_of, scopes if near_duplicates else None, ordered_map)
         counts, sizes = count_states(folder)
-        for name, count in zip(SPLITS, counts, strict=False):
-            if not count:
-                raise ValueError(
-                    f"no conversations remain for {name}: add data, or change mix.validation_share and mix.test_share"
-                )
+        check_splits(counts, (test_share, validation_share, 1 - validation_share - test_share))
         write_splits(files, folder, [test, validation, train])  # in the order of SPLITS
 
     write_file_manifest(manifest, [train, validation, test], kind="conversations")

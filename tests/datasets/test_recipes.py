@@ -1,4 +1,4 @@
-"""The sections of data/recipes.md and README.md, on rows of our own in the shape and container of each dataset."""
+"""The sections of data/recipes.md and data/README.md, on rows of our own in the shape and container of each dataset."""
 
 import gzip
 import json
@@ -19,9 +19,11 @@ def sections(page):
     return yaml.safe_load(re.search(r"```yaml\n(.*?)```", page, flags=re.DOTALL)[1])["prepare"]
 
 
-PAGE = (ROOT / "data/recipes.md").read_text(encoding="utf-8")
-SECTIONS = sections(PAGE)
-EXAMPLES = sections((ROOT / "data/README.md").read_text(encoding="utf-8").partition("### Any table")[2])
+README = (ROOT / "data/README.md").read_text(encoding="utf-8")
+_, _, PUBLIC = README.partition("\n## Public datasets")
+OFFERED = sections(PUBLIC)
+SECTIONS = sections((ROOT / "data/recipes.md").read_text(encoding="utf-8")) | OFFERED
+EXAMPLES = sections(README.partition("### Any table")[2]) | sections(README.partition("### One message a row")[2])
 LINES = 8  # of a section
 
 Q, A, SYSTEM = "Is it open?", "Yes, until six.", "Be short."
@@ -180,14 +182,25 @@ DATASETS = {  # file, a row, the conversation
         f"<|im_start|>system\nTools: hours<|im_end|>\n<|im_start|>user\n{Q}<|im_end|>\n"
         f"<|im_start|>assistant\n{ANSWERS}<|im_end|>\n",
     ),
+    "dailydialog": ("a.txt", f"{Q} __eou__ {A} __eou__\n", PAIR),
+    "chitchat": ("a.json", {"messages": [[{"sender": "a", "text": Q}], [{"sender": "b", "text": A}]]}, PAIR),
+    "dolly": ("a.jsonl", {"instruction": Q, "context": "It is 5.", "response": A}, PAIR.replace(Q, f"{Q}\n\nIt is 5.")),
+    "gsm8k": (
+        "a.jsonl",
+        {"question": Q, "answer": f"{A}<<6/2=3>>\n#### 3"},
+        PAIR.replace(A, f"{A}<|python_start|>6/2<|python_end|><|output_start|>3<|output_end|>\n#### 3"),
+    ),
     "tinystories": ("data/train-00000-of-00004.parquet", {"text": Q}, Q),
 }
 
 
+DATASETS["oasst"] = ("a.trees.jsonl.gz", *DATASETS["oasst2"][1:])
+
+
 def write(file, row, source):
-    """Write the row twice in the container of the dataset."""
+    """Write the row, or the text, twice in the container of the dataset."""
     file.parent.mkdir(parents=True)
-    lines = f"{json.dumps(row, ensure_ascii=False)}\n".encode() * 2
+    lines = (row if isinstance(row, str) else f"{json.dumps(row, ensure_ascii=False)}\n").encode() * 2
     if file.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist([row, row]), file)
     elif file.suffix == ".gz":
@@ -203,6 +216,7 @@ LETTER = {"text": f"Hello. <end> {Q} <end> {A} <end>", "lang": "en"}
 ROWS = {  # of the examples
     "calls": ("", f"{json.dumps({'dialog': {'turns': TURNS}})}\n"),
     "faq": ("", f'Q,A,n\n{Q},"{A}",1\n'),
+    "tickets": ("", f'ticket,sent,from,said\n7,2024-05-31 10,agent,"{A}"\n7,2024-05-31,customer,{Q}\n'),
     "letters_by_day": ("2026-01.parquet", [LETTER, LETTER | {"lang": "de"}]),
 }
 
@@ -223,12 +237,19 @@ def test_the_examples_of_a_mapping_read_the_rows_that_they_describe(tmp_path, so
     assert [record.text for record in read_records(outputs[0])] == [PAIR]
 
 
+def test_public_datasets_have_a_licence_and_a_command():
+    page = PUBLIC.partition("\n## ")[0]
+    assert len(re.findall(r"^\| \[.*\| (?:CC BY|MIT|Apache)", page, flags=re.MULTILINE)) == len(OFFERED)
+    for source in OFFERED:
+        assert re.search(rf"dvc import-url https?://\S+ data/raw/{source}\.", page)
+
+
 @pytest.mark.parametrize("source", DATASETS)
 def test_a_section_reads_rows_of_the_published_shape(tmp_path, source):
     file, row, expected = DATASETS[source]
     write(tmp_path / source / file, row, source)
     section = SECTIONS[source]
-    assert section["path"] == f"data/raw/{source}" and len(section) + 1 <= LINES
+    assert section["path"].partition(".")[0] == f"data/raw/{source}" and len(section) + 1 <= LINES
     outputs = [tmp_path / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
     prepare.main(*outputs, parameters=section | {"path": tmp_path / source})
     assert [record.text for record in read_records(outputs[0])] == [expected] * 2

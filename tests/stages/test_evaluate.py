@@ -49,7 +49,7 @@ RECORDS = [
 def folders(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluate")
     export_onnx.main(write_model(folder / "model"), folder / "onnx", quantize=["int8", "int8_dynamic", "int4"])
-    (folder / "free.txt").write_text("Hello?\n\nWhat is 1+1?\n")
+    (folder / "free.txt").write_text("Hello?\n\nWhat\u2028is 1+1?\n")
     (folder / "general.txt").write_text("A cat sleeps.\n\nThe sea is deep.\n")
     write_tokens(folder)
     with (folder / "train.jsonl").open("a", encoding="utf-8") as train:
@@ -162,7 +162,7 @@ def samples_of(folder):
 
 def test_where_the_persona_is_asked_the_free_prompts_are_answered(folders, tmp_path, persona_records):
     evaluated(folders, tmp_path, persona_records[:8])
-    assert [sample["prompt"] for sample in samples_of(tmp_path)] == ["Hello?", "What is 1+1?"]
+    assert [sample["prompt"] for sample in samples_of(tmp_path)] == ["Hello?", "What\u2028is 1+1?"]
     assert all(type(sample["answer"]) is str and type(sample["stopped"]) is bool for sample in samples_of(tmp_path))
 
 

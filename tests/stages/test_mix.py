@@ -40,11 +40,7 @@ def run(folder, sources, near_duplicates=False, **shares):
     outputs = {name: folder / f"{name}.jsonl" for name in ("train", "validation", "test", "manifest", "metrics")}
     outputs["manifest"] = folder / "manifest.json"
     mix.main(
-        folder / "prepared",
-        *outputs.values(),
-        prepare=sources,
-        near_duplicates=near_duplicates,
-        **SHARES | shares,
+        folder / "prepared", *outputs.values(), prepare=sources, near_duplicates=near_duplicates, **SHARES | shares
     )
     metrics = json.loads(outputs.pop("metrics").read_text())
     outputs.pop("manifest")
@@ -180,12 +176,21 @@ STORY = "When the family came to the village of Bergen they found a small house 
         ("not", "nearly", False),
         ("small", "large", False),
         ("the river", "river 7", False),
+        ("at all", "at all \U0001f44d", False),
     ],
 )
 def test_another_name_negation_opposite_or_number_makes_another_conversation(tmp_path, word, other, is_dropped):
     records = [*FILLED, ("test", pair(STORY)), ("train", pair(STORY.replace(word, other)))]
     texts, _ = mixed(tmp_path, {"a": records}, **NEAR)
     assert len(texts["train"]) == 2 - is_dropped
+
+
+@pytest.mark.parametrize("pair_of", ["\U0001f44d\U0001f44e", "\u2660\u2665", "€$", "☀☂"])
+def test_other_symbols_make_other_conversations(tmp_path, pair_of):
+    one, other = (pair(f"{STORY} {symbol}") for symbol in pair_of)
+    again = pair(f"{STORY.upper()} {pair_of[0]}")
+    texts, _ = mixed(tmp_path, {"a": [*FILLED, *(("train", text) for text in (one, other, again))]}, **NEAR)
+    assert texts["train"] == [pair("filler of train"), one, other]
 
 
 def test_of_near_duplicates_the_held_out_one_remains_and_else_the_first(tmp_path):
@@ -239,8 +244,19 @@ def test_generated_conversations_are_compared_with_other_sources_alone(tmp_path)
 
 @pytest.mark.parametrize("name", mix.SPLITS)
 def test_an_empty_side_is_an_error(tmp_path, name):
-    with pytest.raises(ValueError, match=f"no conversations remain for {name}"):
+    least = {"train": 6, "validation": 21, "test": 21}[name]  # 0.6 ** n or 0.8 ** n below 0.01
+    expected = f"no conversations remain for {name}, of 2 in all: expected at least {least}, of which a share of"
+    with pytest.raises(ValueError, match=expected):
         mixed(tmp_path, {"a": [record for record in FILLED if record[0] != name]})
+
+
+def test_what_is_left_of_removed_sources_is_named_with_one_command(tmp_path):
+    write(tmp_path / "prepared", {"a": FILLED, "old": FILLED, "b c": FILLED})
+    expected = f"no section prepare.b c, prepare.old: call `rm '{tmp_path}/prepared/b c'.* {tmp_path}/prepared/old.*`"
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        run(tmp_path, {"a": {}})
+    subprocess.run(expected.split("`")[1], shell=True, check=True)
+    run(tmp_path, {"a": {}})
 
 
 def test_the_stage_runs_and_leaves_no_scratch(tmp_path):

@@ -1,26 +1,20 @@
-import gzip
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import encode
-import mix
 import prepare
-import train_tokenizer
 from chatmill.conversation import Message, Record, check_turns, parse
 from chatmill.datasets import records
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.record_files import read_records
-from support.paths import ANY_FOLDER, ROOT, SOURCE
+from support.paths import SOURCE
 
 
 def chat(*texts, system=None):
@@ -130,11 +124,7 @@ def test_every_conversation_is_a_valid_record_or_a_reject(conversation):
 def stage(folder):
     arguments = ("chats.jsonl", "chats.rejects.jsonl", "m.json")
     result = subprocess.run(
-        [sys.executable, SOURCE / "prepare.py", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, SOURCE / "prepare.py", *arguments], cwd=folder, capture_output=True, text=True, check=False
     )
     return result.returncode, result.stderr.splitlines()
 
@@ -177,73 +167,3 @@ def test_a_mistake_is_one_line_and_leaves_nothing(tmp_path, section, content, pr
     assert code == 1
     assert problem in line
     assert not list(tmp_path.glob("chats*"))
-
-
-# the public datasets of data/README.md
-
-
-def dolly(number):
-    return {"instruction": f"When does bus {number} go?", "context": "At six.", "response": "Six.", "category": "qa"}
-
-
-def gsm8k(number):
-    return {"question": f"Half of {number}?", "answer": f"It is <<{number}/2={number / 2}>>{number / 2}.\n#### 1"}
-
-
-def chitchat(number):
-    return {"messages": [[{"sender": "a", "text": f"Hi {number}"}], [{"sender": "b", "text": "Hello"}]]}
-
-
-def oasst(number):
-    reply = {"role": "assistant", "text": "Hello", "replies": [], "rank": 0}
-    prompt = {"role": "prompter", "text": f"Hi number {number}", "replies": [reply]}
-    return {"message_tree_id": str(number), "prompt": prompt}
-
-
-def json_lines(row):
-    return "".join(json.dumps(row(number)) + "\n" for number in range(30))
-
-
-REAL = {
-    "dailydialog": "".join(
-        f"Did letter {number} come ? __eou__ Not yet . __eou__ Oh . __eou__\n" for number in range(30)
-    ),
-    "chitchat": json.dumps({f"id{number}": chitchat(number) for number in range(30)}),
-    "dolly": json_lines(dolly),
-    "gsm8k": json_lines(gsm8k),
-    "oasst": json_lines(oasst),
-}
-
-
-PAGE = (ROOT / "data/README.md").read_text(encoding="utf-8").partition("## Public datasets")[2].partition("\n## ")[0]
-
-
-def offered():
-    """The entries of prepare that data/README.md has for public datasets."""
-    return yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)[1])["prepare"]
-
-
-def test_public_datasets_have_a_licence_and_a_command():
-    licences = re.findall(r"^\| \[.*\| (?:CC BY|MIT|Apache)", PAGE, flags=re.MULTILINE)
-    assert list(offered()) == list(REAL) and len(licences) == len(REAL)
-    for entry in offered().values():
-        assert re.search(rf"dvc import-url https?://\S+ {entry['path'].partition('.')[0]}\.", PAGE)
-
-
-def test_the_offered_datasets_run_from_prepare_to_encode(tmp_path):
-    prepared = tmp_path / "prepared"
-    prepared.mkdir()
-    for source, entry in offered().items():
-        raw = tmp_path / Path(entry.pop("path")).name
-        raw.write_bytes((gzip.compress if raw.suffix == ".gz" else bytes)(REAL[source].encode()))
-        files = (prepared / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json"))
-        prepare.main(*files, parameters=entry | {"path": raw})
-    chat = [tmp_path / f"{name}.jsonl" for name in ("train", "validation", "test")]
-    shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": False}
-    mix.main(prepared, *chat, tmp_path / "manifest.json", tmp_path / "mix.json", prepare=offered(), **shares)
-    parameters = {"type": "byte", "vocab_size": 320, "special_tokens": []}
-    train_tokenizer.main(chat[0], ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=parameters)
-    encode.main(*chat[:2], tmp_path / "tokenizer", tmp_path / "tokens", template="chatml")
-    mixed = json.loads((tmp_path / "mix.json").read_text())["conversations"]
-    assert sum(mixed.values()) == 30 * len(REAL)
-    assert len(np.load(tmp_path / "tokens/train_offsets.npy")) == mixed["train"] + 1

@@ -7,10 +7,12 @@ meet in one shard, which memory holds.
 import hashlib
 import json
 import re
+import shlex
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from math import ceil, log, log1p
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -212,10 +214,9 @@ def _append(file: Path, array: NDArray[Any]) -> None:
 def prepared_files(folder: Path, sources: list[str]) -> list[Path]:
     """The prepared file of each source. Raises ValueError if one is missing or changed, or if there are others."""
     expected = {f"{source}{end}" for source in sources for end in (".jsonl", ".rejects.jsonl")}
-    for file in sorted(folder.glob("*.jsonl")):
-        if file.name not in expected:
-            source = file.name.partition(".")[0]
-            raise ValueError(f"{file}: params.yaml has no section prepare.{source}: delete {folder}/{source}.*")
+    if others := sorted({file.name.partition(".")[0] for file in folder.glob("*.jsonl") if file.name not in expected}):
+        left = " ".join(f"{shlex.quote(str(folder / name))}.*" for name in others)
+        raise ValueError(f"{folder}: params.yaml has no section prepare.{', prepare.'.join(others)}: call `rm {left}`")
     files = [folder / f"{source}.jsonl" for source in sources]
     for file in files:
         if not file.exists():
@@ -247,6 +248,18 @@ def count_states(folder: Path) -> tuple[list[int], list[int]]:
             size = np.frombuffer(bytes_of_text.read(4 << 20), np.uint32)
             sizes += np.bincount(state, size, minlength=STATES).astype(np.int64)
     return counts.tolist(), sizes.tolist()
+
+
+def check_splits(counts: Sequence[int], shares: Sequence[float]) -> None:
+    """Raise ValueError for an empty split, with the number of groups of which one misses it once in a hundred times."""
+    total = sum(counts[: len(SPLITS)])
+    for name, count, share in zip(SPLITS, counts, shares, strict=False):
+        if not count:
+            least = ceil(log(0.01) / log1p(-share))
+            remedy = "add data, or change mix.validation_share and mix.test_share"
+            if total < least:
+                remedy = f"expected at least {least:,}, of which a share of {share:g} is for {name}: add data"
+            raise ValueError(f"no conversations remain for {name}, of {total:,} in all: {remedy}")
 
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:

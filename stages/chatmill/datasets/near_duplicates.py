@@ -4,8 +4,8 @@ A conversation is the set of its shingles, pairs of adjacent words. Of two with 
 1997, by rensa) gives equal minima with probability s; with BANDS keys of ROWS minima each they share a key with
 probability 1 - (1 - s^ROWS)^BANDS: 0.98 for 0.7, 0.6 for 0.5 (Leskovec et al., Mining of Massive Datasets, section
 3.4). Those that share one are compared: near-duplicates have SIMILAR of all their shingles in common, SIMILAR_ANSWERS
-of those of each answer, and the same numbers in the same order, so that exercises which differ by a number are none;
-and no name, negation or opposite stands in one of them alone.
+of those of each answer, and the same numbers and symbols (as 👍 and ♠) in the same order, so that exercises which
+differ by a number are none; and no name, negation or opposite stands in one of them alone.
 
 Keys are divided into shards on disk, so that memory does not grow with the data. A text that is a part of a longer one
 is not found.
@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
+from unicodedata import category
 from zlib import crc32
 
 import numpy as np
@@ -39,8 +40,9 @@ CACHED = 256  # texts in memory
 KEY_DTYPE = np.dtype([("hash", "<u8"), ("record", "<u8")])
 WITHIN = np.uint64(1 << 63)  # flag of a record that is compared with its own source, too
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
-_WORD = re.compile(r"\w+")
-_NUMBER = re.compile(r"\d+")
+_SYMBOLS = "$+<=>\U0001d000-\U0001ffff" + "".join(c for c in map(chr, range(0x80, 1 << 16)) if category(c)[0] == "S")
+_WORD = re.compile(rf"\w+|[{_SYMBOLS}]")  # emojis, currencies and signs of mathematics are words
+_NUMBER = re.compile(rf"\d+|[{_SYMBOLS}]")
 _NAME = re.compile(r"(?<=[^\W\d_] )[A-Z]\w+|(?<=, )[A-Z]\w+")  # a capital within a sentence
 
 # Two texts say different things if a name or a negation stands in one alone, or if a word of _ALTERNATIVES in one

@@ -26,16 +26,7 @@ from chatmill.conversation import (
     render,
 )
 from chatmill.datasets.formats.containers import files_of
-from chatmill.datasets.formats.example import (
-    Document,
-    Example,
-    Extent,
-    Reject,
-    Turn,
-    extent_of,
-    num_bytes,
-    total_extent,
-)
+from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
 from chatmill.datasets.formats.registry import Dataset, open_dataset
 from chatmill.datasets.repair import SourceParameters, Tally, repair
 from chatmill.datasets.split import on_side, question_group
@@ -89,7 +80,7 @@ def _entries(
         return
     extent = extent_of(item.turns)
     if item.dropped:
-        extent = total_extent([extent, *(part.extent for part in item.dropped)])
+        extent = Extent(*map(sum, zip(extent, *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
     repaired = repair(item.turns, parameters.rules)
     entry = _record(item, repaired.turns, source, parameters)

@@ -95,7 +95,7 @@ def answer_prompts(
 ) -> list[dict[str, Any]]:
     """The answers to the prompts in a file, one per line, each a chat in which these tools are declared."""
     try:
-        lines = prompts.read_text(encoding="utf-8").splitlines()
+        lines = prompts.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
     result = []

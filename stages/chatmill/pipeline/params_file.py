@@ -94,6 +94,8 @@ def find_errors(params: Params, schema: Schema, own: str = "") -> Iterator[str]:
     for unknown in sorted(params.keys() - known.keys(), key=str):
         yield f"unknown section {unknown}{suggest(str(unknown), known)}"
     for name in (name for name in params if name in known and name != own):
+        if known[name].get("x-foreach") and isinstance(params[name], dict):
+            yield from _unusable_names(name, params[name])
         yield from _value_errors(name, {} if params[name] is None else params[name], known[name], schema)
 
 
@@ -206,17 +208,22 @@ def _sections(params: Params, name: str, *, foreach: bool) -> Iterator[tuple[str
     content = params.get(name) or {}
     sections = {name: content}
     if foreach and isinstance(content, dict):
-        for key in content:
-            if not (isinstance(key, str) and _PLAIN_NAME.fullmatch(key)):
-                raise ValueError(
-                    f"{PARAMS_FILE}: {name}: unusable name {in_yaml(key)}: expected up to 100 letters, digits, _ "
-                    "and -, in quotes if it is a number, true, false or null"
-                )
+        for problem in _unusable_names(name, content):
+            raise ValueError(f"{PARAMS_FILE}: {problem}")
         sections = {f"{name}.{key}": section or {} for key, section in content.items()}
     for path, section in sections.items():
         if not isinstance(section, dict):
             raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values, got {in_yaml(section)}")
         yield path, section
+
+
+def _unusable_names(name: str, content: Params) -> Iterator[str]:
+    for key in content:
+        if not (isinstance(key, str) and _PLAIN_NAME.fullmatch(key)):
+            yield (
+                f"{name}: unusable name {in_yaml(key)}: expected up to 100 letters, digits, _ and -, in quotes if it "
+                "is a number, true, false or null"
+            )
 
 
 def suggest(name: str, known: Collection[str]) -> str:

@@ -115,9 +115,9 @@ def run(capsys, *arguments):
 def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     file = tmp_path / "prompts.txt"
-    file.write_text("Ho\n\nWho are you?\n")
+    file.write_text("Ho\r\n\nWho\u2028are you?\n", newline="")
     code, out, _ = run(capsys, models["chatml"], models["chatml"], "-p", "Hi", "--prompt-list", file)
-    assert [line for line in out.splitlines() if line.startswith(">")] == ["> Hi", "> Ho", "> Who are you?"]
+    assert [line for line in out.splitlines() if line.startswith(">")] == ["> Hi", "> Ho", "> Who⟨U+2028⟩are you?"]
     rows = [line.split() for line in out.splitlines() if line.startswith("answer of")]
     assert (code, len(rows)) == (0, 8)
     assert all(row[3] == row[4] != "–" for row in rows)

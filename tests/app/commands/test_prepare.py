@@ -13,7 +13,9 @@ from chatmill.app.cli import main
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.params_file import read_params
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from support.paths import ROOT
+from support.tiny import byte_tokenizer
 
 ROWS = [
     {"chat": [{"who": "customer", "what": f"Where is order {i}?"}, {"who": "agent", "what": f"It is at {i}."}]}
@@ -131,6 +133,7 @@ def test_what_no_format_reads_is_an_error_with_the_reason(name, content, reason,
     ("text", "format"),
     [
         ("Human: Hi\nAssistant: Hello\n\nHuman: Bye\nAssistant: Bye\n", "markers"),
+        ("# Chat\n\n**User:** Hi\n\n**Assistant:** Hello\n\n**User:** Bye\n\n**Assistant:** Bye\n", "markers"),
         ("Is it open?\nNo, it is not.\n\nWhen is it?\nAt nine.\n", "text"),
         ("A long text that is\nwrapped at a width, and\nso on.\n\nAnother part of\nit.\n", "documents"),
     ],
@@ -140,6 +143,23 @@ def test_text_files_are_told_apart(text, format, tmp_path, capsys):
     code, section, _ = look(capsys, tmp_path / "x.txt")
     assert yaml.safe_load(section)["prepare"]["x"]["format"] == format
     assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "fate"), [("x.jsonl", "60, cut, only the end remains"), ("x.txt", "1, trained on in parts")]
+)
+def test_what_is_longer_than_the_context_is_counted(name, fate, tmp_path, capsys, monkeypatch):
+    (tmp_path / name).write_bytes(lines() if name == "x.jsonl" else b"The mill is old and turns.\n" * 3)
+    (tmp_path / "params.yaml").write_text("train_model: {context: 8}\n")
+    write_folder(byte_tokenizer().vocabulary, tmp_path / "data/tokenizer")
+    monkeypatch.chdir(tmp_path)
+    assert f"longer than the context: {fate}\n" in look(capsys, name)[2]
+
+
+def test_a_column_without_a_name_is_called_by_its_number(tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("question,\n" + "".join(f"Where is {i}?,It is at {i} now.\n" for i in range(20)))
+    _, section, _ = look(capsys, tmp_path / "x.csv")
+    assert yaml.safe_load(section)["prepare"]["x"]["columns"] == {"prompt": "question", "response": "column 2"}
 
 
 def test_looking_imports_neither_torch_nor_transformers(tmp_path):

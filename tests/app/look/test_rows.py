@@ -125,6 +125,10 @@ def test_a_column_of_texts_alone_holds_documents(key):
         ),
         ({"chat": [{"human": "Hi you", "assistant": "Hello"}]}, "have the keys human, assistant"),
         ({"dialog": 1, "speaker": "user", "text": "Hi there, and how are you?"}, "each row is one message of speaker"),
+        (
+            {"AuthorID": "7", "Author": "ana#1", "Date": "2024-01-01T10:00:00+00:00", "Content": "Hi, the log is red"},
+            "each row is one message of Author, and no column says of which conversation",
+        ),
         ({"question_id": 1, "turns": ["Write me a poem.", "Write it anew."]}, "seem to be questions alone"),
         ({"prompt": "Hi there", "completions": [{"model": "a", "text": "Hello"}]}, "holds a list of answers"),
         ({"input_ids": [1, 2, 3]}, "the ids of another tokenizer"),
@@ -140,6 +144,34 @@ def test_a_column_of_texts_alone_holds_documents(key):
 def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
     with pytest.raises(NoGuessError, match=reason):
         guess_rows([json.loads(json.dumps(row).replace("Hi", f"Hi {i}")) for i in range(6)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "2024-01-{:02} 10:15:00",
+        "Jan {}, 2024 3:15 PM",
+        "{}.5.2024, 10:15 Uhr",
+        "17040672{:02}.5",
+        "a{}@b.org",
+        "$1,{:03}",
+    ],
+)
+def test_a_column_of_dates_ids_or_numbers_is_no_text(values):
+    rows = [{"created_at": values.format(i + 1), "text": question(i)} for i in range(ROWS)]
+    guess = guess_rows(rows)[0]
+    assert (guess.format, guess.columns) == ("documents", {"text": "text"})
+    assert "may be messages of a chat, but no column names the speakers" in guess.doubts[1]
+
+
+def test_messages_of_conversations_that_interleave_are_found(tmp_path):
+    rows = [
+        {"ticket": i % 8, "sent": f"2024-01-{28 - i // 8} 10:00", "who": who, "said": text(i)}
+        for i, (who, text) in enumerate([("agent", answer)] * 8 + [("customer", question)] * 8)
+    ]
+    trial = proposed(tmp_path, [{**row, "from": row.pop("who")} for row in rows])
+    assert trial.guess.columns == {"conversation": "ticket", "order": "sent", "role": "from", "content": "said"}
+    assert len(trial.records) == 8
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="needs the public datasets")

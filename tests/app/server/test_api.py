@@ -95,6 +95,18 @@ def test_calls_of_the_tool_and_their_outputs_stand_in_their_places():
     assert content(chunks) == "So 42."
 
 
+def test_outputs_belong_to_the_calls_whose_ids_they_name(client):
+    calls = [{"id": name, "function": {"name": name, "arguments": "{}"}} for name in "ab"]
+    asked = [*HELLO, {"role": "assistant", "content": None, "tool_calls": calls}]
+
+    def prompt(names):
+        outputs = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in names]
+        return client.post("/tokenize", json={"messages": [*asked, *outputs]})
+
+    assert prompt("ba").json()["tokens"] == prompt("ab").json()["tokens"]
+    assert "expected one of 'b', each once" in prompt("ac").json()["error"]["message"]
+
+
 def test_an_answer_ends_at_its_stop_its_limit_or_by_itself():
     with scripted(answer_ids("One. T")[:-1], answer_ids("One")[:-1], "One. Two.") as client:
         ends = [chat(client, stop=[". T"]), chat(client, max_tokens=3), chat(client)]

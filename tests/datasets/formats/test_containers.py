@@ -66,6 +66,17 @@ def test_any_container_gives_the_same_rows(tmp_path, name):
     assert found[-1].place.startswith(f"{tmp_path / name}:")
 
 
+def test_arguments_that_one_schema_for_all_tools_makes_null_are_left_out_and_noted(tmp_path):
+    arguments = [{"city": "Rome", "at": {"day": 1}}, {"box": "red", "at": {"hour": None}}]
+    calls = [[{"function": {"name": "f", "arguments": found}}] for found in arguments]
+    rows = [{"messages": [TURNS[0], {"role": "assistant", "content": "", "tool_calls": call}]} for call in calls]
+    write(tmp_path / "a.parquet", pa.Table.from_pylist([*rows, {"messages": TURNS}]))
+    found = list(read_dataset(tmp_path / "a.parquet", "messages", limit=None, seed=0))
+    said = [[json.loads(part.text)["arguments"] for part in item.conversation[1].parts] for item in found[:2]]
+    assert said == [[arguments[0]], [{"box": "red", "at": {}}]]
+    assert [item.notes for item in found] == [["null_arguments"], ["null_arguments"], []]
+
+
 def test_the_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path):
     for name, part in (("b/2.csv", ROWS[400:]), ("a/1.jsonl", ROWS[:400])):
         (tmp_path / name).parent.mkdir()

@@ -49,6 +49,22 @@ def call(name, arguments, content="", **fields):
     return message("assistant", content, tool_calls=[{"function": {"name": name, "arguments": arguments}}], **fields)
 
 
+def parallel(*ids):
+    """Calls of functions that are named as their ids."""
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in ids]
+    return message("assistant", None, tool_calls=calls)
+
+
+def paired(*names, answer="So."):
+    """Two calls, results that name these ids, each of which has it as its text, and the answer."""
+    outputs = [message("tool", name or "none", tool_call_id=name) for name in names]
+    return messages(parallel("f", "g"), *outputs, message("assistant", answer))
+
+
+def result(name, text):
+    return f'({{"name": "{name}", "arguments": {{}}}})[{text}]'
+
+
 def sharegpt(*steps):
     return lines({"conversations": [{"from": sender, "value": value} for sender, value in steps]})
 
@@ -73,6 +89,7 @@ BURSTS = {
     "messages": [[{"sender": "a", "text": "Hi"}, {"sender": "a", "text": "you"}], [{"sender": "b", "text": "Yo"}]]
 }
 TEXTS = [{"type": "text", "text": "a"}, {"type": "reasoning", "value": "hm"}, {"type": "text", "value": "b"}]
+MARKDOWN = "# Chat\n\n**User:** a\n\n\nb\n\n**Assistant:** **c** d\n\n---\n\n_User_: e\n\n## Assistant:\n\nf\n"
 LONG = 100_001  # turns
 ROW = json.loads(JSON)
 
@@ -103,6 +120,19 @@ FORMATS = [  # format, name of the file, content, what it gives
         "a.jsonl",
         messages(call("calculator", '{"expression": "1+1"}'), message("tool", "2"), tools=[{"name": "calculator"}]),
         ["s:Tools: calculator u:x a:(1+1)[2]"],
+    ),
+    ("messages", "a.jsonl", paired("g", "f"), [f"u:x a:{result('f', 'f')}{result('g', 'g')}So."]),
+    ("messages", "a.jsonl", paired(None, None), [f"u:x a:{result('f', 'none')}{result('g', 'none')}So."]),
+    *(("messages", "a.jsonl", paired(*names), ["! call_id 1"]) for names in (("f", "f"), ("f", "h"), ("h",))),
+    ("messages", "a.jsonl", messages(parallel("f", "f"), message("tool", "x")), ["! call_id 1"]),
+    (
+        "messages",
+        "a.jsonl",
+        messages(
+            message("assistant", "Wait.", function_call={"name": "f", "arguments": "{}"}),
+            message("function", "7", name="f"), message("assistant", "So."),
+        ),
+        [f"u:x a:Wait.{result('f', '7')}So."],
     ),
     ("messages", "a.jsonl", messages(message("robot", "x")), ["! unknown_role 1"]),
     ("messages", "a.jsonl", messages(message("tool", "x")), ["! tool_order 1"]),
@@ -149,6 +179,8 @@ FORMATS = [  # format, name of the file, content, what it gives
     ("text", "a.txt", "\nHi\nYo\n\n\na\nb\n", [*PAIR, "u:a a:b"]),
     ("text", "a.txt", b"a\n\xff\nb\n\nHi\nYo\n", ["! not_utf8 2", *PAIR]),
     ("markers", "a.txt", "System: S\nHuman: a\nb\nAssistant: c\n\n", ["s:S u:a\nb a:c"]),
+    ("markers", "a.md", MARKDOWN, ["u:a\n\n\nb a:**c** d", "u:e a:f"]),
+    ("markers", "a.txt", "User:**a**\n__Assistant__: b\n\nUser: c\nAssistant: d\n", ["u:**a** a:b", "u:c a:d"]),
     ("markers", "a.jsonl", lines({"text": "### Human: Hi\n### Assistant: Yo"}), PAIR),
     ("personachat", "a.csv", ",Persona,Chat\n0,i like tea.,hi\n1,,hi,more\n", ["s:i like tea. u:hi", "! bad_row 3"]),
     ("personachat", "a.csv", 'Persona,chat\n,"Hi\nYo\n"\n', PAIR),
@@ -158,6 +190,7 @@ FORMATS = [  # format, name of the file, content, what it gives
     ("documents", "a.txt", "x" * 60_000 + "\n\n" + "y" * 60_000, ["1:" + "x" * 60_000 + "\n\n", "3:" + "y" * 60_000]),
     ("documents", "a.txt", "ab\u00e9".encode()[:-1], ["! not_utf8 1"]),
     ("documents", "a.csv", 'text,year\n"One,\nmore",1900\n', ["2:One,\nmore"]),
+    ("alpaca", "a.csv", 'sep=;\ninstruction;output\n"Hi\u2028";Yo, you\n', ["u:Hi\u2028 a:Yo, you"]),
     ("documents", "a.jsonl", lines({"text": ""}, {"text": None}, {"text": "A"}), ["1:", "! missing_field 2", "3:A"]),
 ]  # fmt: skip
 
@@ -197,6 +230,7 @@ MAPPINGS = [  # the mapping, a row, what it gives
     (MESSAGES, {"m": "user : Hi\n\n bot: Yo\nNote: six"}, ["u:Hi a:Yo\nNote: six"]),
     (f"{MESSAGES}\nroles: {{user: U 1, assistant: U 2}}", {"m": "U 1: Hi\nU 2: Yo\nBot: x"}, ["u:Hi a:Yo\nBot: x"]),
     (f"{MESSAGES}\nturn_separator: __eou__", {"m": "Hi __eou__ Yo __eou__"}, PAIR),
+    (MESSAGES, {"m": "**User:** Hi\n\n**Bot**: *Yo*"}, ["u:Hi a:*Yo*"]),
     (MESSAGES, {"m": "no mark"}, ["! no_marker 1"]),
     (MESSAGES, {"m": 3}, ["! missing_field 1"]),
     (MESSAGES, {"m": ["a", 2]}, ["! not_text 1"]),
@@ -222,6 +256,25 @@ MAPPINGS = [  # the mapping, a row, what it gives
 def test_a_row_of_a_table_gives_this_by_its_mapping(tmp_path, mapping, row, expected):
     (tmp_path / "a.jsonl").write_text(lines(row))
     assert list(map(shown, read(tmp_path / "a.jsonl", "table", mapping))) == expected
+
+
+HEAD, ORDERED = "c,o,role,content,s\n", "columns: {conversation: c, order: o, system: s}"
+DATED = [{"c": 1, "o": "2024-05-03T10:00Z", "s": "", **BOT}, {"c": 1, "o": "2024-05-02", "s": "", **USER}]
+LOOSE = [{"c": 1, **USER}, {"c": 2, **USER}, USER, {"c": 1, **BOT}]
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "content", "expected"),
+    [
+        ("a.csv", ORDERED, f"{HEAD}7,10,bot,Yo\n8,2,bot,b\n7,9,user,Hi,S\n8,1,user,a\n", ["s:S u:Hi a:Yo", "u:a a:b"]),
+        ("a.jsonl", ORDERED, lines(*DATED), PAIR),
+        ("a.jsonl", "columns: {conversation: c}", lines(*LOOSE), ["! missing_field 3", *PAIR, "u:Hi"]),
+        ("a.csv", ORDERED, f"{HEAD}7,last,bot,Yo,\n7,first,user,Hi,\n", ["! bad_order 2"]),
+    ],
+)  # fmt: skip
+def test_rows_that_are_messages_make_conversations_in_their_order(tmp_path, name, columns, content, expected):
+    (tmp_path / name).write_text(content)
+    assert list(map(shown, read(tmp_path / name, "table", columns))) == expected
 
 
 @pytest.mark.parametrize("field", ["weight", "train", "meta.learn"])

@@ -257,7 +257,7 @@ def notify_of_run(run: Run) -> None:
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
     """The prompts of the options and their files. Raises ValueError where there is none, or an empty one."""
-    listed = read_text(options.prompt_list).splitlines() if options.prompt_list else []
+    listed = read_text(options.prompt_list).replace("\r\n", "\n").split("\n") if options.prompt_list else []
     given: list[str | None] = [*options.prompt, *filter(str.strip, listed)]
     if not given and options.prompt_file is None:
         raise ValueError("no prompts: pass one after -p or in --prompt-file, or one a line in --prompt-list")

@@ -14,6 +14,7 @@ from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Container, Sample, in_words, take_sample
 from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
+from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
 # Shows in words what was found in a sample, what its section gives, and what is to check.
 
@@ -105,7 +106,8 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
         yield f"messages per conversation: {spread_text(card.turns)}"
     yield f"{card.unit} per {what}: {spread_text(card.lengths)}"
     if card.cut:
-        yield f"longer than the context: {card.cut:,}"
+        fate = "cut, only the end remains" if what == "conversation" else "trained on in parts"
+        yield f"longer than the context: {card.cut:,}, {fate}"
     yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
     if card.duplicates:
         yield f"equal to an earlier one: {card.duplicates:,}"
@@ -178,7 +180,8 @@ def run(options: argparse.Namespace) -> int:
         raise ValueError(f"{path}: no section can be proposed: {error}") from error
     show(sample_lines(sample))
     count_tokens = counter_of(options.tokenizer)
-    card = make_card(trial.records, count_tokens=count_tokens)
+    section = read_params().get("train_model") if count_tokens and PARAMS_FILE.exists() else {}
+    card = make_card(trial.records, count_tokens=count_tokens, context=(section or {}).get("context"))
     show(trial_lines(trial))
     show(card_lines(card, speaker_names(sample, trial)))
     show(conversation_lines(examples(trial)))

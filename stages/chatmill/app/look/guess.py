@@ -78,11 +78,16 @@ def are_texts(found: Sequence[Any]) -> bool:
     return all(isinstance(value, str) for value in found) and any(value.strip() for value in found)
 
 
-_IDENTIFIER = re.compile(r"(?:[\w-]*[_\d-][\w-]*|\S+/\S*)")
+_DATE_WORDS = (  # how the words of dates begin, in some languages
+    "jan ene gen feb fév fev mar mär apr abr avr may mai mag jun jui giu jul lug aug ago aoû sep set oct okt "
+    "ott out nov dec déc dez dic mon tue wed thu fri sat sun am pm utc gmt t z uhr de at st nd rd th h 年 月 日 時 分"
+)
+_DATE = rf"(?=\D*\d)(?:[\W\d_]+|(?:{'|'.join(_DATE_WORDS.split())})[^\W\d_]{{0,8}}(?![^\W\d_]))+"
+_IDENTIFIER = re.compile(rf"(?i)[\w-]*[_\d-][\w-]*|\S+/\S*|\S+@\S+|{_DATE}")
 
 
 def are_identifiers(found: Sequence[Any]) -> bool:
-    """Whether most values are names of things, as `Bot_Ability` or `a7-20`, or paths, and no words of a language."""
+    """Whether most values are dates, numbers, or names of things, as `Bot_Ability` or `a7-20`, and no words."""
     return sum(_IDENTIFIER.fullmatch(str(value)) is not None for value in found) > 0.8 * len(found)
 
 
@@ -211,10 +216,12 @@ def _in_words(roles: dict[str, list[str]]) -> str:
 # Guesses of rows that are texts: conversations whose turns a mark separates, or prose.
 
 SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "<EOT>", " EOS ", "|||", "\t")
-_MARK = re.compile(r"(?m)^[ \t]*(?:### ?)?([^\W\d_][\w .-]{0,24}?)[ \t]*:(?=\s)")
+_MARK = re.compile(
+    r"(?m)^[ \t]*(?:#{1,6} ?)?[*_]{0,2}([^\W\d_][\w .-]{0,24}?)[ \t]*(?::[*_]{0,2}|[*_]{1,2}[ \t]*:)(?=\s)"
+)
 _TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
 _INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
-_OPENING = re.compile(rf"[ \t]*(?:### ?)?(?:{'|'.join(chats.ROLES)}):")
+_OPENING = re.compile(rf"[ \t]*(?:#{{1,6}} ?)?[*_]{{0,2}}(?:{'|'.join(chats.ROLES)})[*_]{{0,2}}:")
 _ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
 MIN_MARKED = 0.8  # of the texts
 
@@ -269,6 +276,11 @@ def check_template(texts: Sequence[str]) -> None:
 def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
     """The guess of the paragraphs of a text file. Raises NoGuessError."""
     lines = [line for paragraph in paragraphs for line in paragraph.split("\n") if line.strip()]
+    whole = chats.HEADINGS.sub("", "\n\n".join(paragraphs))
+    first, speakers = _MARK.match(whole), {speaker_of(name) for name in _MARK.findall(whole)}
+    is_chat = first is not None and speaker_of(first[1]) is not None and {"user", "assistant"} <= speakers
+    if is_chat and (guess := marked(paragraphs) or marked([whole])):
+        return _markers(guess, paragraphs)
     if not markdown:
         if mean("__eou__" in line for line in lines) >= MIN_MARKED:
             return Guess(format="dailydialog")

@@ -68,7 +68,10 @@ def _preference(values: Values, answers: Sequence[str]) -> str | None:
 
 
 def _unnamed(texts: Sequence[str]) -> list[Guess]:
-    if len(texts) != 2 or any(_is_named(path, (*QUESTIONS, *ANSWERS, *_QUERIES, *_LABELS)) for path in texts):
+    named = [path for path in texts if _is_named(path, (*QUESTIONS, *ANSWERS, *_QUERIES, *_LABELS))]
+    nameless = [path for path in texts if path.startswith("column ")]  # below an empty cell of a header
+    is_half = [*named, *nameless] == texts and any(_is_named(path, QUESTIONS) for path in named)
+    if len(texts) != 2 or (named and not is_half):
         return []
     doubt = f"{texts[0]} is taken to be the question and {texts[1]} the answer, as it comes first"
     return [Guess(columns={"prompt": texts[0], "response": texts[1]}, doubts=[doubt])]
@@ -151,7 +154,7 @@ def add_common(guess: Guess, values: Values, count: int) -> None:
     if is_better and (found := [path for path in rejected if not _is_number(values[path])]):
         guess.columns["rejected"] = found[0]
     groups = [path for path in values if path.rpartition(".")[2].lower() in _GROUPS and _repeats(values[path])]
-    if groups:
+    if groups and groups[0] not in used:
         guess.columns["group"] = groups[0]
         guess.doubts.append(f"group: rows with an equal {groups[0]} are kept on the same side of the split")
 

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -45,9 +46,10 @@ from chatmill.app.look.pairs import (
     refuse_other_answers,
     text_columns,
 )
+from chatmill.datasets.formats.example import UnusableRowError
 from chatmill.datasets.formats.mapping import value_at
 from chatmill.datasets.formats.registry import COLUMNS
-from chatmill.datasets.formats.trees import id_of, messages_of
+from chatmill.datasets.formats.trees import id_of, messages_of, order_of
 
 # Guesses of rows that hold trees of messages, or that are messages of trees.
 
@@ -132,9 +134,11 @@ def _guess(columns: dict[str, str], threads: Sequence[list[Any]]) -> Guess | Non
 _GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
 _HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
 _TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
-_SPEAKERS = ("user", "sender", "speaker", "from", "username")
-_CONVERSATIONS = {"id", "conversation", "dialogue", "dialog", "thread"}  # words of the names of their ids
-_MESSAGE_SPEAKERS = ("role", "speaker", "from", "sender", "author")
+_CONVERSATIONS = ("conversation", "dialogue", "dialog", "thread", "session", "chat", "ticket", "channel", "id")
+_SPEAKERS = ("role", "speaker", "from", "sender", "author", "user", "username")
+_TIMES = ("timestamp", "datetime", "date", "time", "created", "sent", "ts")
+_ORDERS = ("order", "turn", "index", "position", "seq", "sequence", "step", "number", *_TIMES, "id")
+_MAX_CHAT = 300  # characters of a message in a chat, on average
 _OPTIONAL = {("system", "system"), ("tools", "tools")}  # which the named formats read by themselves
 NAMED = {"messages": {"messages": "messages", "role": "role", "content": "content"}, **COLUMNS}
 _PAIR = {"prompt": "prompt", "response": "completion"}
@@ -173,7 +177,8 @@ def _by_columns(rows: Sequence[Any], values: Values, *, json: bool) -> list[Gues
     found = [guess for guess in named if "chosen" in guess.columns] or _prompt_lists(values) or message_lists(values)
     found = found or text_list_pairs(rows) or text_lists(values) or _marked_columns(values, json=json) or named
     if not found:
-        _refuse_flat_messages(values)
+        if flat := _flat_messages(rows, values):
+            return [flat]
         refuse_pairs_in_lists(values)
         refuse_one_side(rows, values)
     return found or pairs(values, named=False) or _text_column(values) or pair_of_answer(values)
@@ -287,18 +292,47 @@ def _marked_columns(values: Values, *, json: bool) -> list[Guess]:
     return []
 
 
-def _refuse_flat_messages(values: Values) -> None:
-    for path in best_named(values, _MESSAGE_SPEAKERS):
+def _flat_messages(rows: Sequence[Any], values: Values) -> Guess | None:
+    """The mapping of rows that are messages. Raises NoGuessError where no column says of which conversation."""
+    times = best_named(values, _TIMES)
+    for path in best_named((path for path in values if words_of(path)[:1] != ["id"]), _SPEAKERS):
         column = values[path]
         texts = [name for name, found in values.items() if name != path and are_texts(found) and not is_label(found)]
+        texts = [name for name in texts if not are_identifiers(values[name])]
+        is_chat = bool(times) and mean_length(text for name in texts for text in values[name]) < _MAX_CHAT
         few = are_texts(column) and len({*column}) <= max(MAX_NAMES, len(column) // 4)
-        if few and texts and (rank(path, _MESSAGE_SPEAKERS) == 0 or _are_known(column)):
-            ids = [name for name in values if _CONVERSATIONS & {*words_of(name)}]
-            by = f" by {ids[0]}" if ids else ""
+        if few and texts and (rank(path, _SPEAKERS) == 0 or _are_known(column) or is_chat):
+            for name in best_named(values, _CONVERSATIONS):
+                if guess := _gathered(rows, name, path, values):
+                    return guess
             raise NoGuessError(
-                f"each row is one message of {path}, not a conversation: group them{by}, a list of messages per row, "
-                "or name the columns of ids by which some reply to others: columns: {id: …, parent: …}"
+                f"each row is one message of {path}, and no column says of which conversation: add one, and map "
+                "columns: {conversation: …, order: …, role: …, content: …}, or {id: …, parent: …} where some reply to "
+                f"others; or read each as a document: format: documents, columns: {{text: {texts[0]}}}"
             )
+    return None
+
+
+def _gathered(rows: Sequence[Any], name: str, speaker: str, values: Values) -> Guess | None:
+    """The mapping where a column names conversations, in most of which there are several speakers."""
+    threads = defaultdict[str | None, list[Any]](list)
+    for row in rows:
+        threads[id_of(row, name)].append(row)
+    speakers = [{str(value_at(row, speaker, None)) for row in thread} for thread in threads.values()]
+    if sum(len(found) > 1 for found in speakers) < 0.5 * len(threads):
+        return None
+    columns = {"conversation": name}
+    for path in best_named((path for path in values if path != name), _ORDERS):
+        with suppress(UnusableRowError):
+            if all(len({order_of(row, path) for row in thread}) == len(thread) for thread in threads.values()):
+                columns["order"] = path
+                break
+    for thread in threads.values() if "order" in columns else ():
+        thread.sort(key=lambda row: order_of(row, columns["order"]))
+    if (guess := message_list(".", list(threads.values()))) is not None:
+        del guess.columns["messages"]
+        guess.columns = columns | guess.columns
+    return guess
 
 
 def _are_known(column: Sequence[str]) -> bool:
@@ -319,8 +353,8 @@ def _text_column(values: Values) -> list[Guess]:
             raise NoGuessError(f"{column} seems to hold answers, but no column holds their questions")
         check_template(values[column])
         guess = _documents(column)
-        if speakers := [path for path in values if path.lower() in _SPEAKERS]:
-            guess.doubts.append(f"if its rows are messages, of which {speakers[0]} names the speaker, group them first")
+        if (times := best_named(values, _TIMES)) and mean_length(values[column]) < _MAX_CHAT:
+            guess.doubts.append(f"with {times[0]} these may be messages of a chat, but no column names the speakers")
         return [guess]
     return []
 

@@ -35,11 +35,7 @@ class Container(Enum):
 
 
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-
-
 _WITH_HEADER = (Container.CSV, Container.TSV)
-
-
 _BY_SUFFIX = {
     ".csv": Container.CSV,
     ".tsv": Container.TSV,
@@ -49,8 +45,6 @@ _BY_SUFFIX = {
     ".yaml": Container.YAML,
     ".yml": Container.YAML,
 }
-
-
 _UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive, or a document of an office program: unpack it, or save it as CSV",
     b"%PDF": "a PDF: convert it to text, as by pdftotext",

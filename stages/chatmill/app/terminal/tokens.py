@@ -43,11 +43,11 @@ def plural(number: int, noun: str) -> str:
 
 # Text without control characters.
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    """Replace control characters other than tabs and newlines by visible symbols, so that a terminal ignores them."""
+    """Replace control characters and separators other than tabs and newlines by symbols, which a terminal ignores."""
     return _CONTROLS.sub(lambda match: _mark(ord(match[0])), text)
 
 

@@ -12,7 +12,7 @@ lists of messages, are read as well.
 
 import re
 from collections.abc import Iterator
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,12 @@ from chatmill.datasets.formats.example import (
     check_turn_count,
     describe_value,
     list_of,
-    question_answer,
     split_turns,
     text_of,
 )
 from chatmill.datasets.formats.mapping import REPLIES, USUAL_NAMES, Columns, TableMapping
 from chatmill.datasets.formats.row_readers import json_entries, json_rows, paragraphs
-from chatmill.datasets.formats.table import TableReader, UnknownRoleError, reader_of
+from chatmill.datasets.formats.table import MARK_START, TableReader, UnknownRoleError, reader_of
 from chatmill.datasets.formats.trees import grow
 
 _MESSAGES = reader_of(messages="messages", system="system", tools="tools")
@@ -120,21 +119,40 @@ def _gsm8k_parts(answer: str) -> list[Part]:
 
 # The older format, in which plain words mark the turns.
 
+HEADINGS = re.compile(r"\A(?:\s*#[^\n:]*\n)+\s*")
 ROLES = {"System": "system", "Human": "user", "User": "user", "Assistant": "assistant"}
-_LINE = re.compile(r"(?:\A|\n{1,2})(?:### ?)?(System|Human|User|Assistant): ?")
-_PARAGRAPH = re.compile(r"(?:\A|\n\n)(Human|Assistant): ?")
+_LINE = re.compile(rf"(?:\A|\n{{1,2}}){MARK_START}(System|Human|User|Assistant)(?:\1:|:\1) ?")
+_PARAGRAPH = re.compile(r"(?:\A|\n\n)()(Human|Assistant): ?")
+_BREAK = re.compile(r"\s*([-*_])(\s*\1){2,}\s*")  # of Markdown, between two conversations
+_SPREAD = TableReader(
+    TableMapping(
+        columns=Columns(messages="turns"),
+        roles={"system": "System", "user": ("Human", "User"), "assistant": "Assistant"},
+    )
+)
 
 
 def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a JSON file, or the paragraphs of a text file."""
+    """The rows of a JSON file, or the paragraphs of a text file.
+
+    Where most have one turn alone, as in Markdown, a conversation goes to the end of the file, or to a line of dashes.
+    """
     if any(suffix in (".json", ".jsonl") for suffix in file.suffixes):
         yield from json_rows(file)
-    else:
-        for row in paragraphs(file):
-            yield row if isinstance(row, Reject) else (row[0], {"text": row[1]})
+        return
+    some = [row[1] for row in islice(paragraphs(file), 100) if not isinstance(row, Reject)]
+    counts = [len(_LINE.findall(text)) for text in some if _LINE.match(text)]
+    is_spread = 2 * counts.count(1) > len(counts)
+    for row in paragraphs(file, is_end=lambda line: bool(_BREAK.fullmatch(line))) if is_spread else paragraphs(file):
+        if isinstance(row, Reject):
+            yield row
+        elif row[1].strip():
+            yield row[0], {"turns": HEADINGS.sub("", row[1])} if is_spread else {"text": row[1]}
 
 
 def from_markers(row: Any) -> Conversation:
+    if isinstance(row, dict) and "turns" in row:
+        return [turn.message for turn in _SPREAD.turns(row)[0]]
     return _marked_turns(text_of(row, "text"), _LINE)
 
 
@@ -143,11 +161,11 @@ def from_hh(row: Any) -> Conversation:
 
 
 def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
-    pieces = marker.split(text)  # what precedes the first marker, role, text, role, text, …
+    pieces = marker.split(text)  # what precedes the first marker, emphasis, role, text, emphasis, role, text, …
     if pieces[0].strip() or len(pieces) == 1:
         raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
-    check_turn_count(len(pieces) // 2)
-    turns = zip(pieces[1::2], pieces[2::2], strict=True)
+    check_turn_count(len(pieces) // 3)
+    turns = zip(pieces[2::3], pieces[3::3], strict=True)
     return [Message.from_text(ROLES[marker], content) for marker, content in turns]
 
 
@@ -158,7 +176,7 @@ def from_personachat(row: Any) -> Conversation:
     if "chat" in row:
         return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
-        return question_answer(row["question"], row["answer"])
+        return alternate([row["question"], row["answer"]])
     raise UnusableRowError(
         "missing_field", f"expected a column 'chat', or 'question' and 'answer', got {describe_value(row)}"
     )

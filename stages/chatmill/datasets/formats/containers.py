@@ -154,9 +154,28 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
                 rows = part.to_pylist()
             except (ValueError, OverflowError) as error:
                 raise ValueError(f"{file}:{number + 1}: unreadable value in this row or soon after: {error}") from error
-            for row in rows:
+            for row in map(without_null_arguments, rows) if "arguments" in batch.schema.to_string() else rows:
                 number += 1
                 yield f"{file}:{number}", row
+
+
+class Shortened(dict[str, Any]):
+    """A row of Arrow without the null arguments of calls, which one schema for all tools gives to each."""
+
+
+def without_null_arguments(row: dict[str, Any]) -> dict[str, Any]:
+    """The row, which is Shortened if it had some."""
+    short: dict[str, Any] = _without_nulls(row, within=False)
+    return row if short == row else Shortened(short)
+
+
+def _without_nulls(value: Any, *, within: bool) -> Any:
+    if isinstance(value, list):
+        return [_without_nulls(item, within=within) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: item for key, item in value.items() if item is not None or not within}
+    return {key: _without_nulls(item, within=within or key == "arguments") for key, item in kept.items()}
 
 
 def _require_pyarrow(file: Path) -> None:

@@ -1,6 +1,5 @@
 """The result of parsing one row of a dataset: an `Example` or a `Document`, or a `Reject` that is counted."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -48,10 +47,6 @@ def extent_of(turns: Iterable[Turn]) -> Extent:
         for part in message.parts:
             texts.append(part.text)
     return Extent(messages, num_bytes("".join(texts)) - added)
-
-
-def total_extent(extents: Sequence[Extent]) -> Extent:
-    return Extent(sum(extent.messages for extent in extents), sum(extent.bytes for extent in extents))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +146,7 @@ class Step(NamedTuple):
     text: str
     messages: int = 1  # of the dataset: 0 for what is in the same one as the step before
     train: bool | None = None
+    id: str | None = None  # of a call, or of the call to which an output belongs
 
 
 MAX_TURNS = 100_000  # of a conversation; each takes a hundred times the memory of a short text
@@ -168,10 +164,6 @@ def check_turn_count(count: int) -> None:
         raise UnusableRowError("too_long", f"{count:,} turns: expected at most {MAX_TURNS:,}")
 
 
-def question_answer(question: str, answer: str) -> Conversation:
-    return [Message.from_text("user", question), Message.from_text("assistant", answer)]
-
-
 def alternate(texts: Sequence[str], system: str = "") -> Conversation:
     """A conversation of two speakers who alternate; the first is the user."""
     opening = [Message.from_text("system", system)] if system else []
@@ -181,12 +173,13 @@ def alternate(texts: Sequence[str], system: str = "") -> Conversation:
 def join_tools(steps: Iterable[Step]) -> list[Turn]:
     """The turns in which calls, their outputs and the text after them are one message of the assistant.
 
-    Outputs belong to the calls in order: call, call, output, output becomes call, output, call, output.
+    Outputs belong to the calls by their ids, and without ids in order: call, call, output, output becomes call, output,
+    call, output.
     """
     turns: list[_OpenTurn] = []
-    open_calls: deque[list[Part]] = deque()
+    open_calls: list[tuple[str | None, list[Part]]] = []
     within = False  # after a call or an output the assistant's turn continues
-    for kind, text, count, train in steps:
+    for kind, text, count, train, name in steps:
         role = "assistant" if kind in ("call", "output") else kind
         if not turns or turns[-1].role != role or not (within or kind == "call"):
             turns.append(_OpenTurn(role))
@@ -194,13 +187,27 @@ def join_tools(steps: Iterable[Step]) -> list[Turn]:
         within = kind in ("call", "output")
         turns[-1].add(count, None if kind == "output" else train)
         if kind == "output":
-            if not open_calls:
-                raise UnusableRowError("tool_order", "tool output without a call before it")
-            open_calls.popleft().append(Part("output", text))
+            open_calls.pop(_answered(open_calls, name))[1].append(Part("output", text))
         elif kind == "call" or text:
             turns[-1].parts.append([Part("call" if kind == "call" else "text", text)])
-            open_calls.extend(turns[-1].parts[-1:] if kind == "call" else ())
+            if kind == "call":
+                if name and any(name == other for other, _ in open_calls):
+                    raise UnusableRowError("call_id", f"two calls have the id {name!r:.60}")
+                open_calls.append((name, turns[-1].parts[-1]))
     return [turn.close() for turn in turns]
+
+
+def _answered(open_calls: Sequence[tuple[str | None, list[Part]]], name: str | None) -> int:
+    """The place of the call to which an output belongs. Raises UnusableRowError where there is none."""
+    ids = [own for own, _ in open_calls]
+    if name in ids:
+        return ids.index(name)
+    if not ids:
+        raise UnusableRowError("tool_order", "tool output without a call before it, or the second one of a call")
+    if name and any(ids):
+        found = ", ".join(f"{own!r:.60}" for own in ids)
+        raise UnusableRowError("call_id", f"tool output of the call {name!r:.60}: expected one of {found}, each once")
+    return 0
 
 
 class _OpenTurn:

@@ -10,7 +10,7 @@ A column is a key of the row, or a path of keys and places in lists (`choices.0.
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -30,6 +30,7 @@ USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
 OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
 OPTIONAL_IN_MESSAGES = ("train", "replies", "rank", "deleted")  # may be missing in some messages
 REPLIES = "replies by parent"  # the key of the replies to a message, where trees are made of rows
+MESSAGES = "messages by conversation"  # the key of the messages, where conversations are made of rows
 _PLACE = re.compile(r"[0-9]{1,9}")  # in a list
 MISSING = object()  # stands for the value of a column that a row must have
 
@@ -53,6 +54,8 @@ class Columns(_Section):
     id: Column | None = None  # of a row that is a message
     parent: Column | None = None  # the id of the message to which it replies; the first one of a tree has none
     tree: Column | None = None  # equal in the rows of one tree, which follow each other
+    conversation: Column | None = None  # equal in the rows of one conversation, each of which is a message
+    order: Column | None = None  # of such a row: a number or a date; without it they are in order
     rank: Column | None = None  # of a reply: the best one has the lowest
     deleted: Column | None = None  # of a message: whether it is left out, and what replies to it
     prompt: Column | None = None
@@ -79,11 +82,13 @@ class Columns(_Section):
         if self.messages is not None:
             if pair:
                 raise ValueError(f"messages and {pair[0]}: expected messages alone, or prompt and response")
-        elif self.parent is not None:
+        elif (own := "parent" if self.parent else "conversation" if self.conversation else None) is not None:
             if pair:
-                raise ValueError(f"parent and {pair[0]}: expected the columns of one message")
+                raise ValueError(f"{own} and {pair[0]}: expected the columns of one message")
         elif self.prompt is None or len(answers) != 1:
-            raise ValueError("expected messages, or prompt and response, or prompt and chosen, or id and parent")
+            raise ValueError(
+                "expected messages, or prompt and response, or prompt and chosen, or id and parent, or conversation"
+            )
         return self
 
     def _check_tree(self) -> None:
@@ -91,6 +96,10 @@ class Columns(_Section):
             raise ValueError("expected id and parent, or neither")
         if self.parent is not None and (self.messages or self.replies):
             raise ValueError("expected id and parent, or messages and replies")
+        if self.conversation is not None and (self.messages or self.parent):
+            raise ValueError("expected conversation, or messages, or id and parent")
+        if self.order is not None and self.conversation is None:
+            raise ValueError("order needs conversation")
         if self.tree is not None and self.parent is None:
             raise ValueError("tree needs id and parent")
         if self.replies is not None and self.messages is None:
@@ -119,17 +128,13 @@ class TableMapping(_Section):
     turn_separator: Annotated[str, Field(min_length=1)] | None = None  # between the turns of one text
     languages: tuple[str, ...] | None = None  # rows in others are counted and left out
 
-    @model_validator(mode="after")
-    def _has_language(self) -> "TableMapping":
-        if self.languages is not None and self.columns.language is None:
-            raise ValueError("languages needs columns.language")
-        return self
-
     def nested(self) -> "TableMapping":
-        """The same mapping of the trees that `trees.grow` makes of rows which are messages."""
-        if self.columns.parent is None:
-            return self
-        root = {"messages": ".", "replies": REPLIES, "id": None, "parent": None, "tree": None}
+        """The same mapping of what `trees.grow` makes of rows which are messages."""
+        root: dict[str, str | None] = {}
+        if self.columns.conversation is not None:
+            root = {"messages": MESSAGES, "conversation": None, "order": None}
+        elif self.columns.parent is not None:
+            root = {"messages": ".", "replies": REPLIES, "id": None, "parent": None, "tree": None}
         return self.model_copy(update={"columns": self.columns.model_copy(update=root)})
 
     def marks(self) -> list[str]:
@@ -177,21 +182,29 @@ def _by_name(roles: Roles) -> dict[str, Speaker]:
 # The content of one message: text, parts of text, and calls of tools.
 
 TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
-FIELDS = ("tool_calls", *TRAIN_FIELDS)  # that are read where a message has them
+FIELDS = ("tool_calls", "function_call", "tool_call_id", *TRAIN_FIELDS)  # that are read where a message has them
 
 
-def read_content(content: Any, *, field: str = "content") -> tuple[str, list[str]]:
+class Call(NamedTuple):
+    """A call of a tool: the expression of a calculator's, JSON of any other, or what the dataset writes."""
+
+    text: str
+    id: str | None = None
+
+
+def read_content(content: Any, *, field: str = "content") -> tuple[str, list[Call]]:
     """The text of a message, and the calls in it: from text, or a list of `{"type": "text", "text": …}`."""
     if isinstance(content, str):
         return content, []
     if not isinstance(content, list):
         raise UnusableRowError("not_text", f"{field}: expected text, got {describe_value(content)}")
     texts: list[str] = []
-    calls: list[str] = []
+    calls: list[Call] = []
     for part in content:
         kind = text_of(part, "type")
         if kind in ("text", "tool_call"):
-            (texts if kind == "text" else calls).append(text_of(part, "text" if "text" in part else "value"))
+            text = text_of(part, "value" if part.get("text") is None and "value" in part else "text")
+            texts.append(text) if kind == "text" else calls.append(Call(text, id_in(part, "id")))
         elif kind != "reasoning":
             raise UnusableRowError("not_text", f"{field} of type {kind[:40]!r}: expected text")
     return "".join(texts), calls
@@ -211,12 +224,18 @@ def content_bytes(content: Any) -> int:
     return num_bytes(content) if isinstance(content, str) else 0
 
 
-def tool_calls(message: Mapping[str, Any]) -> list[str]:
-    """The calls in OpenAI's `tool_calls`: the expression of a calculator's, and JSON of any other."""
-    calls = message.get("tool_calls") or []
+def id_in(entry: Mapping[str, Any], key: str) -> str | None:
+    """The id of a call; None where there is none, or an empty one."""
+    value = entry.get(key)
+    return str(value) if isinstance(value, str | int) and value != "" else None
+
+
+def tool_calls(message: Mapping[str, Any]) -> list[Call]:
+    """The calls in OpenAI's `tool_calls`, or in the older `function_call`."""
+    calls = message.get("tool_calls") or [call for call in [message.get("function_call")] if call]
     if not isinstance(calls, list):
         raise UnusableRowError("bad_call", f"tool_calls: expected a list, got {describe_value(calls)}")
-    return [_call(call) for call in calls]
+    return [Call(_call(call), id_in(call, "id")) for call in calls]
 
 
 def _call(call: Any) -> str:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chats, skills, talk
-from chatmill.datasets.formats.containers import entries_of, files_of, rows_of
+from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, without_null_arguments
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
@@ -102,17 +102,9 @@ _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
 FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "documents", "hub", "table")
 
 
-def read_dataset(
-    path: Path,
-    name: str,
-    *,
-    limit: int | None,
-    seed: int,
-    mapping: TableMapping | None = None,
-    files: Iterable[str] = ("*",),
-) -> Iterator[Example | Document | Reject]:
-    """The entries of a dataset (`open_dataset`)."""
-    dataset = open_dataset(path, name, limit=limit, seed=seed, mapping=mapping, files=files)
+def read_dataset(path: Path, name: str, **options: Any) -> Iterator[Example | Document | Reject]:
+    """The entries of a dataset, with the options of `open_dataset`."""
+    dataset = open_dataset(path, name, **options)
     return map(dataset.item, dataset.rows)
 
 
@@ -149,7 +141,7 @@ def open_dataset(
 
 
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    if columns.parent is None:
+    if columns.parent is None and columns.conversation is None:
         return rows_of(path, files, columns.named().values())
     return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
@@ -221,7 +213,7 @@ def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
     chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
     dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
     for number, row in enumerate(dataset, start=1):
-        yield f"{descriptor.dataset}/{descriptor.split}:{number}", dict(row)
+        yield f"{descriptor.dataset}/{descriptor.split}:{number}", without_null_arguments(dict(row))
 
 
 def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
@@ -230,8 +222,7 @@ def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
         return Dataset(document_rows(hub_rows(descriptor), found))
     if found is not None:
-        rows = hub_rows(descriptor)
-        return _table(path, rows if found.columns.parent is None else grow(rows, found.columns), found)
+        return _table(path, grow(hub_rows(descriptor), found.columns), found)
     if descriptor.format == "table":
         raise ValueError(f"{path}: format table: needs columns")
     form = _form(descriptor.format)

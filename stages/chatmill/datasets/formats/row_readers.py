@@ -5,7 +5,7 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -123,15 +123,19 @@ def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
     return (row for row in lines(file) if isinstance(row, Reject) or row[1].strip())
 
 
-def paragraphs(file: Path) -> Iterator[RawRow | Reject]:
+def _is_blank(line: str) -> bool:
+    return not line.strip()
+
+
+def paragraphs(file: Path, is_end: Callable[[str], bool] = _is_blank) -> Iterator[RawRow | Reject]:
     """Groups of lines between blank lines, joined by newlines; one with an unreadable line is one reject."""
     place, size = "", 0
     block = io.StringIO()  # takes less memory than many short lines
     unreadable: Reject | None = None
-    for row in chain(lines(file), [("", "")]):
+    for row in chain(lines(file), [("", None)]):
         if isinstance(row, Reject):
             unreadable = unreadable or row
-        elif row[1].strip():
+        elif row[1] is not None and not is_end(row[1]):
             place = place or row[0]
             size += len(row[1]) + 1
             if size > MAX_ROW_BYTES:
@@ -199,6 +203,8 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
     with open_decompressed(file) as stream:
         lines = _TableLines(stream)
         reader = csv.reader(lines, delimiter=separator, strict=True)
+        if _separator_line(file):
+            next(reader)
         header: list[str] = []
         while True:
             line = reader.line_num + 1
@@ -214,7 +220,8 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
             if cells is None:
                 return
             if not header:
-                header = [cell.strip().lower() if lower_case else cell.strip() for cell in cells]
+                header = [cell.strip() or f"column {number}" for number, cell in enumerate(cells, start=1)]
+                header = [name.lower() if lower_case else name for name in header]
                 check_header(place, header)
             elif len(cells) > len(header):
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
@@ -235,12 +242,22 @@ def check_header(place: str, names: Sequence[str]) -> None:
 
 
 def separator_of(file: Path) -> str:
-    """What separates the cells of a table: tabs in a .tsv, else the most frequent of `,;⇥|` in its header."""
+    """What separates the cells of a table: what its first line says, or tabs in a .tsv, or the most frequent of `,;⇥|`
+    in its header."""
+    if said := _separator_line(file):
+        return said
     if ".tsv" in file.suffixes:
         return "\t"
     with open_decompressed(file) as stream:
         header = _QUOTED.sub(b"", stream.readline(MAX_ROW_BYTES))
     return max(_SEPARATORS, key=lambda mark: header.count(mark.encode()))
+
+
+def _separator_line(file: Path) -> str:
+    """The separator that the first line of a spreadsheet's table names, as `sep=;`; empty where there is no such."""
+    with open_decompressed(file) as stream:
+        match = re.fullmatch(rb'(?i)"?sep=([,;|\t])"?\s*', stream.readline(MAX_ROW_BYTES).removeprefix(_BOM))
+    return match[1].decode() if match else ""
 
 
 class _TableLines:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chatmill.conversation import ROLES, Message
+from chatmill.datasets.formats.containers import Shortened
 from chatmill.datasets.formats.example import (
     MAX_TURNS,
     Dropped,
@@ -31,6 +32,7 @@ from chatmill.datasets.formats.mapping import (
     TableMapping,
     check_text,
     content_bytes,
+    id_in,
     is_trained,
     read_content,
     tool_calls,
@@ -71,6 +73,7 @@ def exchanges(questions: Any, answers: Any, columns: Columns) -> Iterator[Step]:
 
 
 _ABSENT = object()
+MARK_START = r"(?:#{1,6} ?)?(\*\*|__|[*_]|)"  # of a turn, whose mark may be a heading of Markdown, or emphasised
 
 
 class TableReader:
@@ -117,6 +120,7 @@ class TableReader:
         if (turns := self._plain_turns(row)) is None:
             turns = self._any_turns(row, dropped)
             notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
+            notes += ["null_arguments"] * isinstance(row, Shortened)
         names = tool_names(self._optional(row, "tools"))
         return declare(turns, names) if names else turns, dropped, notes
 
@@ -253,21 +257,21 @@ class TableReader:
                 continue
             train, calls = is_trained(message, columns.train), inline + calls
             if text or not calls:
-                yield Step(kind, text, 1, train)
+                yield Step(kind, text, 1, train, id_in(message, "tool_call_id"))
             for number, call in enumerate(calls):
-                yield Step("call", call, int(not text and not number), train)
+                yield Step("call", call.text, int(not text and not number), train, call.id)
 
     def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
         """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
         if self._marks is None:
             names = "|".join(re.escape(name) for name in sorted(self._mapping.marks(), key=len, reverse=True))
-            self._marks = re.compile(rf"(?im)^[ \t]*({names})[ \t]*:[ \t]?")
+            self._marks = re.compile(rf"(?im)^[ \t]*{MARK_START}({names})[ \t]*(?:\1[ \t]*:|:\1)[ \t]?")
         pieces = self._marks.split(text)
         if pieces[0].strip() or len(pieces) == 1:
             raise UnusableRowError("no_marker", f"expected the name of a speaker and a colon, not {text[:40]!r}")
-        check_turn_count(len(pieces) // 2)
+        check_turn_count(len(pieces) // 3)
         unnamed: list[str] = []
-        for name, turn in zip(pieces[1::2], pieces[2::2], strict=True):
+        for name, turn in zip(pieces[2::3], pieces[3::3], strict=True):
             content = turn.strip("\n")
             if (kind := self._kind(name, unnamed)) is None:
                 dropped.append(Dropped("ignored_role", Extent(1, num_bytes(content)), f"{name!r}: {content[:60]!r}"))

@@ -8,18 +8,28 @@
     columns: {id: id, parent: parent, rank: rank}
 
 All other replies are counted and left out.
+
+Rows that are messages may name their conversation instead; those of several may interleave:
+
+    {"ticket": 7, "number": 2, "role": "assistant", "content": "Hello"}
+    columns: {conversation: ticket, order: number}
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from chatmill.datasets.formats.containers import Shortened
 from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, UnusableRowError, describe_value
-from chatmill.datasets.formats.mapping import FIELDS, REPLIES, Columns, content_bytes, value_at
+from chatmill.datasets.formats.mapping import FIELDS, MESSAGES, REPLIES, Columns, content_bytes, value_at
 
 MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
 _TOO_LONG = f"in a tree of over {MAX_TREE:,} bytes, with 1,000 for each message"
+MAX_FILE = 1_000_000_000  # the same of the rows of a file, where each names its conversation
+_TOO_MANY = f"in a file of over {MAX_FILE:,} bytes, with 1,000 for each message: divide it by conversations"
 _REMEDY = "sort the rows by their trees, and name what is equal in those of one as columns.tree"
 
 
@@ -97,11 +107,50 @@ def names_of(columns: Columns) -> list[str]:
     return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
 
 
-def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
-    """The trees whose messages are rows: the first one of each, with all replies nested (`TableMapping.nested`).
+def _in_order(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The first row of each conversation, with the messages of all."""
+    found = defaultdict[str, list[_Row]](list)
+    for row in tree:
+        found[row.id].append(row)
+    for messages in found.values():
+        entries = [message.entry for message in messages]
+        try:
+            if columns.order is not None:
+                entries.sort(key=lambda entry: order_of(entry, str(columns.order)))
+            whole = Shortened if any(isinstance(entry, Shortened) for entry in entries) else dict
+            yield messages[0].place, whole(entries[0], **{MESSAGES: entries})
+        except UnusableRowError as error:
+            yield Reject(messages[0].place, error.reason, str(error), *_extent(entries, columns))
 
-    Memory holds all rows, or with `columns.tree` those of one tree. A message to which no first one leads is a reject.
+
+def order_of(entry: Any, column: str) -> float:
+    """The place of a message in its conversation: a number, or the time of a date. Raises UnusableRowError."""
+    value = value_at(entry, column, None)
+    for parse in (int, float, _seconds):
+        with suppress(ValueError):
+            if (found := parse(str(value))) == found:
+                return found
+    expected = "expected a number, or a date such as 2024-05-31 09:15"
+    raise UnusableRowError("bad_order", f"{column}: {expected}, got {value!r:.40}")
+
+
+def _seconds(date: str) -> float:
+    time = datetime.fromisoformat(date)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The trees or conversations whose messages are rows (`TableMapping.nested`), or else the rows themselves.
+
+    A tree is its first message, with all replies nested. Memory holds all rows, or with `columns.tree` those of one
+    tree. A message to which no first one leads is a reject.
     """
+    if columns.parent is None and columns.conversation is None:
+        yield from rows
+        return
+    join, most, problem = _joined, MAX_TREE, _TOO_LONG if columns.tree else f"{_TOO_LONG}: {_REMEDY}"
+    if columns.conversation is not None:
+        join, most, problem = _in_order, MAX_FILE, _TOO_MANY
     keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
     tree, size = list[_Row](), 0
     for row in rows:
@@ -110,24 +159,23 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
             yield message
             continue
         if tree and message.tree != tree[0].tree:
-            yield from _joined(tree, columns)
+            yield from join(tree, columns)
             tree, size = [], 0
         size += 1000 + _extent([message.entry], columns).bytes
-        if size <= MAX_TREE:
+        if size <= most:
             tree.append(message)
         else:
-            yield _reject(message, "too_long", _TOO_LONG if columns.tree else f"{_TOO_LONG}: {_REMEDY}", columns)
-    yield from _joined(tree, columns)
+            yield _reject(message, "too_long", problem, columns)
+    yield from join(tree, columns)
 
 
 def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
-    name = id_of(entry, columns.id) if isinstance(entry, dict) else None
+    own = columns.conversation or columns.id
+    name = id_of(entry, own) if isinstance(entry, dict) else None
     if name is None:
-        return Reject(
-            place, "missing_field", f"no {columns.id!r} in {describe_value(entry)}", *_extent([entry], columns)
-        )
+        return Reject(place, "missing_field", f"no {own!r} in {describe_value(entry)}", *_extent([entry], columns))
     tree = None if columns.tree is None else value_at(entry, columns.tree, None)
-    used = {key: value for key, value in entry.items() if key in keys}
+    used = type(entry)({key: value for key, value in entry.items() if key in keys})
     return _Row(place, used, name, id_of(entry, columns.parent), tree)
 
 
