@@ -1,9 +1,12 @@
 """The formats on published datasets; skipped where these are missing."""
 
+import json
 from collections import Counter
 
 import pytest
 
+import mix
+import prepare
 from chatmill.conversation import check_turns, parse
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
@@ -52,3 +55,30 @@ def test_every_entry_is_a_conversation_or_is_counted(name, file, expected):
         if not isinstance(entry, Reject) and number % 20 == 0:
             check_turns(parse(entry.text))
     assert found == expected
+
+
+def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
+    prepared = tmp_path / "prepared"
+    prepared.mkdir()
+    texts = []
+    for name in ("train", "validation", "test"):
+        out = prepared / f"{name}.jsonl"
+        raw = DATA / f"dailydialog/dialogues_{name}.txt"
+        written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
+        prepare.main(*written, parameters={"path": raw, "format": "dailydialog"})
+        texts += [json.loads(line)["text"] for line in out.open(encoding="utf-8")]
+    names = ("train.jsonl", "validation.jsonl", "test.jsonl", "manifest.json", "metrics.json")
+    outputs = [tmp_path / name for name in names]
+    sources = {name: {} for name in ("train", "validation", "test")}
+    mix.main(
+        prepared,
+        *outputs,
+        prepare=sources,
+        validation_share=0.05,
+        test_share=0.05,
+        near_duplicates=False,
+    )
+    metrics = json.loads(outputs[4].read_text())
+    assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
+    assert sum(metrics["conversations"].values()) == len(set(texts))
+    assert metrics["leaked"] == 0  # copies ask the same, so that they are on the same side
