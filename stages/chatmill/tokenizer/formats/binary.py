@@ -94,6 +94,12 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _FOOTER_CHECKSUM_SIZE))
 
 
+def has_footer(data: bytes) -> bool:
+    """Whether a file ends with the footer; a text does not, as it has no NUL."""
+    footer = data[-_FOOTER.size - _FOOTER_CHECKSUM_SIZE :]
+    return footer.startswith(MAGIC) and b"\0" in footer[: _FOOTER.size]
+
+
 def read_binary(file: Path) -> Vocabulary:
     """The vocabulary in a file that `write_binary` wrote, with all checksums checked."""
     with open_binary(file) as binary:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.binary import MAGIC, read_binary
+from chatmill.tokenizer.formats.binary import MAGIC, has_footer, read_binary
 from chatmill.tokenizer.formats.gguf_files import is_gguf, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tiktoken_files import (
     MERGES_FILES,
@@ -60,7 +60,7 @@ def detect_format(file: Path) -> TokenizerFormat:
         return "gguf"
     data = file.read_bytes()
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if MAGIC in data[-256:]:
+    if has_footer(data):  # first: the length of the longest token, with which it begins, may be any byte
         return "binary"
     if data[:1] == b"\x80":
         return "pickle"
@@ -72,6 +72,8 @@ def detect_format(file: Path) -> TokenizerFormat:
         return "vocab_txt"
     if data[:1] == b"\n" and b"\0" in data[: 1 << 16]:
         return "sentencepiece"
+    if MAGIC in data[-256:]:  # a binary that is truncated
+        return "binary"
     found = "an empty file" if not data else f"a file that begins with {start[:24]!r}"
     if start.startswith(b"version https://git-lfs"):
         found = "a pointer of Git LFS, whose content `git lfs pull` fetches"
