@@ -12,6 +12,7 @@ time that is spent on sampling and detokenizing it.
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 from chatmill.benchmarking.latency import (
     LimitsProbe,
@@ -54,25 +55,25 @@ def main(
 ) -> None:
     """Time the engines on prompts from the test set, and the tokenizer on its text; write the metrics."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's idle threads do not take time from ONNX Runtime
-    machine = describe_machine(threads)
+    content: dict[str, Any] = {"machine": describe_machine(threads)}
     tokenizer = load_tokenizer(model)
     folders = {"pytorch": model} | dict.fromkeys(engine_names(onnx), onnx)
     engines = [load_engine(folder, name, device="cpu", threads=threads) for name, folder in folders.items()]
-    lengths = fitting_lengths(prompt_tokens, new_tokens, engines[0].context)
-    *prompts, history = make_prompts(test, tokenizer, engines[0], lengths, max(prompt_tokens))
 
     # All engines in turn, with the limits of the machine in the same repetition.
-    workload, cases = read_workload(model, onnx), make_cases(engines, prompts)
-    cases, repetitions = time_cases(cases, workload, LimitsProbe(threads), new_tokens, repeats)
-    timed, number = latencies(cases, repetitions, workload), len(repetitions)
-    for engine, turns in zip(engines, time_turns(engines, history, number), strict=True):
-        timed[engine.name] |= {"turn_ms": turns, "streaming": measure_streaming(engine, tokenizer, prompts[0], number)}
-    for name, folder in progress(folders.items(), "measure memory"):
-        timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
-
-    content = {"machine": machine, **timed}
-    if workload.weights:
-        shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
-        content["limit"] = describe_limit(workload, repetitions, lengths[-1]) | {"reached": shares}
+    if lengths := fitting_lengths(prompt_tokens, new_tokens, engines[0].context):
+        *prompts, history = make_prompts(test, tokenizer, engines[0], lengths, max(prompt_tokens))
+        workload, cases = read_workload(model, onnx), make_cases(engines, prompts)
+        cases, repetitions = time_cases(cases, workload, LimitsProbe(threads), new_tokens, repeats)
+        timed, number = latencies(cases, repetitions, workload), len(repetitions)
+        for engine, turns in zip(engines, time_turns(engines, history, number), strict=True):
+            streaming = measure_streaming(engine, tokenizer, prompts[0], number)
+            timed[engine.name] |= {"turn_ms": turns, "streaming": streaming}
+        for name, folder in progress(folders.items(), "measure memory"):
+            timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
+        content |= timed
+        if workload.weights:
+            shares = {name: values["cache"][str(lengths[-1])]["reached"]["token"] for name, values in timed.items()}
+            content["limit"] = describe_limit(workload, repetitions, lengths[-1]) | {"reached": shares}
     content["tokenizer"] = time_tokenizer(tokenizer, exports, test, repeats)
     metrics.write_text(json.dumps(round_significant(content), indent=1) + "\n", encoding="utf-8")

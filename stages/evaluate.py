@@ -44,6 +44,8 @@ def main(
     described = sections.describe_model(model)
     parameters, sample = sections.sample_within_budget(test, parameters, described["parameters"])
     loaded = sections.load_chat(model, onnx, parameters.threads)
+    session = ChatSession(*loaded)
+    sample = sections.questions_that_fit(session, sample, parameters.max_tokens)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
 
     # Bits per byte of the test set, under each engine and counted n-grams.
@@ -57,7 +59,6 @@ def main(
     )
 
     # Answers to skills, to talk of the test set, and, where it has questions to a persona, to the free prompts.
-    session = ChatSession(*loaded)
     answers = answer_all(session, sample, prompts, loaded.tools, parameters.max_tokens)
     shown = answers.shown
     content = {

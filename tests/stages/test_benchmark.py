@@ -1,28 +1,31 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 from benchmark import main
-from chatmill.benchmarking.timing import fitting_lengths
 from chatmill.conversation import Message, Record, render
 from chatmill.tokenizer.formats.binary import write_binary
 from export_onnx import main as export
-from support.tiny import VOCABULARY, write_model
+from support.tiny import CONFIG, VOCABULARY, write_model
 
 
-@pytest.fixture(scope="module")
-def metrics(tmp_path_factory):
+def measure(folder, config, prompt_tokens, quantize=()):
     """What the stage measures of a tiny model."""
-    folder = tmp_path_factory.mktemp("benchmark")
-    write_model(folder / "model")
-    export(folder / "model", folder / "onnx", quantize=["int8"])
+    write_model(folder / "model", config)
+    export(folder / "model", folder / "onnx", quantize=quantize)
     (folder / "exports").mkdir()
     write_binary(VOCABULARY, folder / "exports" / "tokenizer.bin")
     text = render([Message.from_text("user", "How are you?"), Message.from_text("assistant", "Fine, naïvely.")])
     (folder / "test.jsonl").write_text(Record("talk", "talk/1", text).to_json() * 3)
     files = [folder / name for name in ("test.jsonl", "exports", "model", "onnx", "benchmark.json")]
-    main(*files, prompt_tokens=[40, 8, 4096], new_tokens=4, repeats=3, threads=1)
+    main(*files, prompt_tokens=prompt_tokens, new_tokens=4, repeats=3, threads=1)
     return json.loads((folder / "benchmark.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def metrics(tmp_path_factory):
+    return measure(tmp_path_factory.mktemp("benchmark"), CONFIG, [40, 8, 4096], ["int8"])
 
 
 def test_every_engine_has_latencies_for_every_prompt_that_fits(metrics):
@@ -43,11 +46,17 @@ def test_tokenizer_and_machine_are_described(metrics):
     assert metrics["machine"]["threads"] == 1
 
 
-def test_prompts_that_do_not_fit_are_told(capsys):
-    assert fitting_lengths([512, 16, 16, 2000], 32, 1024) == [16, 512]
-    assert (
-        capsys.readouterr().err
-        == "benchmark: prompts of [2000] tokens are left out: they do not fit into a context of 1024\n"
-    )
-    with pytest.raises(ValueError, match=r"benchmark.prompt_tokens: expected one of at most"):
-        fitting_lengths([1000], 32, 1024)
+@pytest.mark.parametrize(
+    ("context", "prompts", "timed", "message"),
+    [
+        (64, ["1", "16"], {"0", "32"}, "benchmark: prompts of 512 tokens are left out: with an answer of 4 they"),
+        (50, ["1", "16"], {"0", "18"}, "do not fit into a context of 50\n"),
+        (21, ["1", "16"], set(), "benchmark: turn_ms is left out: a message of 32 tokens does not fit"),
+        (2, [], set(), "into a context of 2; the model is not timed: lower benchmark.prompt_tokens"),
+    ],
+)
+def test_what_does_not_fit_the_context_is_left_out_with_a_line(context, prompts, timed, message, tmp_path, capsys):
+    metrics = measure(tmp_path, replace(CONFIG, max_position_embeddings=context), prompt_tokens=[16, 1, 512])
+    found = metrics.get("onnx", {"cache": {}, "turn_ms": {}})
+    assert (list(found["cache"]), set(found["turn_ms"])) == (prompts, timed)
+    assert message in capsys.readouterr().err

@@ -142,9 +142,12 @@ def test_what_was_learnt_since_the_initial_model(folders, tmp_path):
 
 
 def test_of_a_large_model_less_is_measured(folders, tmp_path, persona_records, capsys):
-    found = evaluated(folders, tmp_path, persona_records, full_size=2000, conversations=100)
+    asked = [*persona_records, skill_record("adding", "known", "on " * 400)]
+    found = evaluated(folders, tmp_path, asked, full_size=2000, conversations=100)
     assert found["counts"]["bits_per_byte"]["all"] < 100 and found["counts"]["sense"]["first"] < 3
-    assert "as large as evaluate.full_size" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "as large as evaluate.full_size" in message
+    assert "do not fit into a context of 640 are left out: 1\n" in message and "skills" not in found
 
 
 @pytest.mark.parametrize("changed", [{"fingerprint": "another"}, {"template": "markers"}])

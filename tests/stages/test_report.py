@@ -30,7 +30,8 @@ EVALUATION = {
         "longest_max": 23,
         "true": {"share": 0.0, "longest_mean": 3.25, "longest_max": 16},
     },
-    "model": {"parameters": 1_720_000, "layers": 3, "heads": 4, "width": 256, "context": 512, "steps": 900},
+    "model": {"parameters": 1_720_000, "layers": 3, "heads": 4, "width": 256, "context": 512, "steps": 900}
+    | {"conversations": {"cut": 7042, "rejected": 0}},
     "wrong_answers": {"adding": [{"question": "1+1?", "answer": "<3>", "expected": "2"}]},
     "calibration": {"error": 0.0625, "chance": {"0.0": 0.0875, "0.9": 0.9375}, "right": {"0.0": 0.125, "0.9": 0.875}},
     "intervals": {
@@ -173,7 +174,7 @@ def test_every_figure_stands_on_the_page(write_page):
 def test_the_page_says_what_model_it_is_of(write_page):
     shown = Outline(write_page()).text
     assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown
-    assert "processor <fast>; threads 2" in shown and "900 steps" in shown
+    assert "processor <fast>; threads 2" in shown and "900 steps, 7,042 conversations cut to" in shown
 
 
 def test_sense_and_recall_stand_beside_the_parrot(write_page):

@@ -123,6 +123,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
     assert not checkpoint.folder.exists()
 
 
+def test_a_context_shorter_than_all_conversations_is_told(tokens, tmp_path, capsys):
+    run_training(tokens, tmp_path, context=12, steps=1)
+    metadata = json.loads((tmp_path / "model/config.json").read_text())["chatmill"]
+    assert metadata["conversations"] == {"cut": 60, "rejected": 0}
+    cut = "60 conversations are longer than train_model.context = 12: only their last messages are read, "
+    assert cut in capsys.readouterr().err
+
+
 def test_it_goes_on_from_an_earlier_model(trained, tokens, tmp_path):
     run_training(tokens, tmp_path, initial=trained / "model", steps=1, depth=5)
     assert float(read_curve(tmp_path)[0]["bits_per_byte"]) < 0.5

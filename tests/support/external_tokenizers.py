@@ -75,7 +75,8 @@ def bert_like(folder):
     """BERT's vocab.txt, with the magic of tokenizer.bin among its last entries."""
     letters = sorted(set(SAMPLE_TEXT.lower()) - set(" \n"))
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    entries = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), "the", "cat", "##ing", "chatmill"])
+    words = "the", "cat", "##ing", "chatmill"
+    entries = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *words])
     (folder / "vocab.txt").write_text("\n".join(entries) + "\n", encoding="utf-8")
     return folder / "vocab.txt"
 
@@ -106,7 +107,7 @@ def bpe_like(folder):
 
 
 def words_like(folder):
-    """WordPiece over words between spaces, in which `#` is an ordinary letter, and the magic of tokenizer.bin is one."""
+    """WordPiece over words between spaces, in which `#` is a letter, and the magic of tokenizer.bin a word."""
     entries = ["[UNK]", "a", "##b", "##", "#", "###", "b", "##a", "t", "##h", "##e", "chatmill"]
     vocab = {entry: i for i, entry in enumerate(entries)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))

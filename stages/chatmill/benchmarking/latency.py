@@ -290,7 +290,7 @@ def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
     die_with_parent()
     loaded = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
     loaded.append([0] * int(prompt_tokens))
-    for _ in range(NEW_TOKENS):
+    for _ in range(min(NEW_TOKENS, loaded.context - loaded.length)):
         loaded.append([0])
     print(peak_bytes())
 

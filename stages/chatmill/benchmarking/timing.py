@@ -32,16 +32,19 @@ SAMPLINGS = {"greedy": Sampling(), "sampled": Sampling(temperature=0.8, top_p=0.
 
 
 def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Iterator[Metrics]:
-    """The milliseconds that each engine takes to read a message without a history and after the longest one."""
-    histories = (0, len(ids) - TURN_TOKENS)
-    times: dict[tuple[str, int], list[float]] = {
-        (engine.name, history): [] for engine in engines for history in histories
-    }
+    """The milliseconds that each engine takes to read a message without a history and after the longest one that fits.
+
+    Where the context is shorter than a message, there are none, which is logged.
+    """
+    histories = sorted({0, len(ids) - TURN_TOKENS}) if len(ids) >= TURN_TOKENS else []
+    if not histories:
+        log("benchmark", f"turn_ms is left out: a message of {TURN_TOKENS} tokens does not fit into the context")
+    times: dict[tuple[str, int], list[float]] = defaultdict(list)
     for repetition in progress(range(1 + repeats), "time turns"):
         for engine in engines:
-            engine.rewind(0)
             for history in histories:
-                if history:
+                engine.rewind(min(history, engine.length) if history else 0)
+                if engine.length < history:
                     engine.append(ids[engine.length : history])
                 started = perf_counter()
                 engine.append(ids[history : history + TURN_TOKENS])
@@ -76,7 +79,8 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
     for repetition in range(1 + repeats):
         for name, sampling in SAMPLINGS.items():
             engine.rewind(0)
-            engine.append(prompt[:-1])
+            if prompt[1:]:
+                engine.append(prompt[:-1])
             timed, sampler, reply = (
                 TimedEngine(engine),
                 Sampler(tokenizer.is_text, sampling),
@@ -108,13 +112,12 @@ def make_prompts(
 
 def fitting_lengths(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
     """The lengths of prompts, in order, that leave room for an answer; the others are logged."""
-    longest = context - max(new_tokens, RECOMPUTED_TOKENS)
-    lengths = sorted(length for length in set(prompt_tokens) if length <= longest)
-    if not lengths:
-        expected = f"expected one of at most {longest}, the context of {context} less the answer"
-        raise ValueError(f"params.yaml: benchmark.prompt_tokens: {expected}, got {list(prompt_tokens)}")
+    answer = max(new_tokens, RECOMPUTED_TOKENS)
+    lengths = sorted(length for length in set(prompt_tokens) if length + answer <= context)
     if left_out := sorted(set(prompt_tokens) - set(lengths)):
-        log("benchmark", f"prompts of {left_out} tokens are left out: they do not fit into a context of {context}")
+        room = f"with an answer of {answer} they do not fit into a context of {context}"
+        remedy = "" if lengths else "; the model is not timed: lower benchmark.prompt_tokens or benchmark.new_tokens"
+        log("benchmark", f"prompts of {', '.join(map(str, left_out))} tokens are left out: {room}{remedy}")
     return lengths
 
 

@@ -40,6 +40,12 @@ def _is_sentences(text: str) -> bool:
     return 1 <= len(ends) <= MAX_SENTENCES and ends[-1] == len(text)
 
 
+def last_turn_fits(session: ChatSession, prompt: Conversation, max_tokens: int) -> bool:
+    """Whether a prompt fits into the context, with an answer, at least without its earlier turns."""
+    last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
+    return session.fits(last_turn, max_tokens)
+
+
 class Answer(NamedTuple):
     """The answer to a question of a skill."""
 
@@ -101,8 +107,9 @@ def answer_prompts(
     result = []
     for line in filter(str.strip, lines):
         prompt = declare_tools([Message.from_text("user", line)], tools)
-        message, stopped = session.greedy_reply(prompt, max_tokens)
-        result.append({"prompt": line, "answer": message.text, "stopped": stopped})
+        if last_turn_fits(session, prompt, max_tokens):
+            message, stopped = session.greedy_reply(prompt, max_tokens)
+            result.append({"prompt": line, "answer": message.text, "stopped": stopped})
     return result
 
 
@@ -125,8 +132,7 @@ def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: 
     """The model's last reply to each conversation whose last message fits into the context."""
     result = []
     for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
-        last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
-        if true.role == "assistant" and prompt and session.fits(last_turn, max_tokens):
+        if true.role == "assistant" and prompt and last_turn_fits(session, prompt, max_tokens):
             message, stopped = session.greedy_reply(prompt, max_tokens)
             result.append(TalkAnswer(prompt, message.text, true.text, stopped))
     return result

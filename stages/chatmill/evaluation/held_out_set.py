@@ -50,6 +50,11 @@ class TestSample(NamedTuple):
     talk: list[Conversation]  # conversations without `skill` that end with a true answer, in the order of their hashes
     num_conversations: int  # of the whole file
 
+    @property
+    def num_questions(self) -> int:
+        """Those of skills and those to a persona."""
+        return len(self.questions) + sum(map(len, self.talk_questions.values()))
+
 
 class Line(NamedTuple):
     """A record and the number of its line."""

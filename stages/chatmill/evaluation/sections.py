@@ -14,7 +14,7 @@ from chatmill.conversation import Conversation, LossKind, Segment, TemplateName,
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.engines.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.answering import accuracies, answer_questions, measure_sense
+from chatmill.evaluation.answering import accuracies, answer_questions, last_turn_fits, measure_sense
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSample, TestSet, sample_test_set
@@ -56,7 +56,7 @@ SHAPE = {
 PROMPTS = ("skill_prompts", "engine_prompts", "talk_prompts")
 MAX_TALK_ANSWERS = 200  # replies to the test set's talk, to see what is copied
 SCORED = (LossKind.PROMPT, LossKind.TRAINED)  # not the program's own text
-TRAINING = ("steps", "epochs", "precision", "compile", "threads", "device")
+TRAINING = ("steps", "epochs", "precision", "compile", "threads", "device", "conversations")
 
 
 def sample_within_budget(
@@ -84,6 +84,20 @@ def sample_within_budget(
         )
     limits = found.conversations, found.skill_prompts, fewer(MAX_TALK_ANSWERS, share), found.talk_prompts
     return found, sample_test_set(test, *limits)
+
+
+def questions_that_fit(session: ChatSession, sample: TestSample, max_tokens: int) -> TestSample:
+    """The sample, without the questions that do not fit into the context; their number is logged."""
+
+    def fitting(questions: list[Question]) -> list[Question]:
+        return [one for one in questions if last_turn_fits(session, one.conversation, max_tokens)]
+
+    talk = {kind: kept for kind, asked in sample.talk_questions.items() if (kept := fitting(asked))}
+    kept = sample._replace(questions=fitting(sample.questions), talk_questions=talk)
+    if left_out := sample.num_questions - kept.num_questions:
+        room = session.engine.context
+        log("evaluate", f"questions that do not fit into a context of {room} are left out: {left_out}")
+    return kept
 
 
 def few_questions(questions: list[Question], parameters: EvaluateParameters) -> list[Question]:

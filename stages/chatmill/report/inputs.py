@@ -173,6 +173,8 @@ def _training(model: Metrics) -> str:
         return ""
     compiled = "compiled" if model.get("compile") else "not compiled"
     epochs = f", {number(model['epochs'])} epochs" if "epochs" in model else ""
+    if cut := get_nested(model, "conversations", "cut"):
+        epochs += f", {number(cut)} conversations cut to the context"
     return f"{number(model['steps'])} steps{epochs}, {model.get('precision')}, {compiled}, on {model.get('device')}"
 
 

@@ -67,7 +67,7 @@ def metadata_of(
         "precision": hardware.precision,
         "compile": hardware.compile,
         "threads": parameters.threads,
-        "conversations": {"cut": int((spans.truncated & ~spans.documents).sum()), "rejected": spans.rejected},
+        "conversations": {"cut": spans.num_cut, "rejected": spans.rejected},
         "padding": round(plan.padding, 4),
     }
 

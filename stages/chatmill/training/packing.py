@@ -45,6 +45,11 @@ class ConversationSpans:
         """(N,) tokens that each takes in a row."""
         return np.asarray(self.lengths + self.truncated)
 
+    @property
+    def num_cut(self) -> int:
+        """Conversations of which only the end remains, as they are longer than the context."""
+        return int((self.truncated & ~self.documents).sum())
+
     @classmethod
     def joined(cls, parts: Sequence["ConversationSpans"]) -> "ConversationSpans":
         heads = Heads(*(np.concatenate(arrays) for arrays in zip(*(part.heads for part in parts), strict=True)))

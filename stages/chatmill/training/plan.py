@@ -75,6 +75,9 @@ class Plan:
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
     """Divide the steps into phases, and the tokens of a step, train_model.batch_size, into rows and batches."""
     total = int(dataset.spans.packed_lengths.sum())
+    if group.is_main_process and (cut := dataset.spans.num_cut):
+        read = f"only their last messages are read, {total:,} of {len(dataset.split.ids):,} tokens together"
+        log(STAGE, f"{cut:,} conversations are longer than train_model.context = {parameters.context}: {read}")
     if group.is_main_process and total < parameters.context:
         log(STAGE, f"the conversations have {total} tokens together: lower train_model.context = {parameters.context}")
 

@@ -8,7 +8,8 @@ from chatmill.tokenizer.formats.binary import open_binary, write_binary
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * ord("{")]  # the longest, with which the file begins
+# The longest is as long as "{" is a character, which the file begins with.
+WORDS = [b"ab", b"abc", "é".encode(), " \U0001f642".encode(), b" " * ord("{")]
 
 
 def float32(number):
