@@ -93,11 +93,11 @@ def questions_that_fit(session: ChatSession, sample: TestSample, max_tokens: int
         return [one for one in questions if last_turn_fits(session, one.conversation, max_tokens)]
 
     talk = {kind: kept for kind, asked in sample.talk_questions.items() if (kept := fitting(asked))}
-    kept = sample._replace(questions=fitting(sample.questions), talk_questions=talk)
-    if left_out := sample.num_questions - kept.num_questions:
+    short = sample._replace(questions=fitting(sample.questions), talk_questions=talk)
+    if left_out := sample.num_questions - short.num_questions:
         room = session.engine.context
         log("evaluate", f"questions that do not fit into a context of {room} are left out: {left_out}")
-    return kept
+    return short
 
 
 def few_questions(questions: list[Question], parameters: EvaluateParameters) -> list[Question]:
