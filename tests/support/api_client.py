@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -79,4 +80,5 @@ def refused(client, path="/v1/chat/completions", **parameters):
     response = client.post(path, json=parameters)
     error = response.json()["error"]
     assert error.keys() == {"message", "type", "param", "code"}
+    assert not re.search("Input should|should have|Field required|column", error["message"]), "in our own words"
     return response.status_code, error["param"], error["code"]

@@ -167,17 +167,17 @@ def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterat
     except ValidationError as error:
         problems: dict[tuple[str, ...], list[ErrorDetails]] = {}
         for problem in error.errors():
-            problems.setdefault(_key(problem["loc"], section), []).append(problem)
+            problems.setdefault(keys_of(problem["loc"], section), []).append(problem)
         for key, found in problems.items():  # one error for each type that a value may have
             name = ".".join((path, *key))
             if found[0]["type"] == "extra_forbidden":
                 known = model.model_fields if len(key) == 1 else ()
                 yield f"unknown parameter {name}{suggest(key[-1], known)}"
             else:
-                yield _error_line(name, found[0], expected_value(model, key))
+                yield error_line(name, found[0], expected_value(model, key))
 
 
-def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
+def keys_of(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
     """The keys of a location in a section, up to one that is missing, without the type names that pydantic adds."""
     keys: list[str] = []
     for part in location:
@@ -189,14 +189,14 @@ def _key(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _error_line(name: str, error: ErrorDetails, expected: str) -> str:
+def error_line(name: str, error: ErrorDetails, expected: str) -> str:
     """One line for an error; that of a validator names its parameter itself if it concerns more than one."""
     if error["type"] == "missing":
         return f"missing parameter {name}: expected {expected}"
     if error["type"] == "value_error":
         message = error["msg"].removeprefix("Value error, ")
         return f"{name} = {in_yaml(error['input'])}: {message}" if error["loc"] else message
-    return f"{name}: expected {expected}, got {in_yaml(error['input'])}"
+    return f"{name}: expected {expected}, got {in_yaml(error['input']):.200}"
 
 
 def _sections(params: Params, name: str, *, foreach: bool) -> Iterator[tuple[str, Params]]:

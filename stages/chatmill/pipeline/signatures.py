@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, create_model
 _NOUNS = {"integer": "an integer", "number": "a number", "boolean": "true or false", "string": "a string"}
 _NOUNS |= {"null": "null", "object": "keys and values"}
 _BOUNDS = {"exclusiveMinimum": "above", "minimum": "at least", "exclusiveMaximum": "below", "maximum": "at most"}
+_BOUNDS |= {"minItems": "at least", "maxItems": "at most", "minLength": "at least", "maxLength": "at most"}
 
 Schema = dict[str, Any]
 
@@ -48,15 +49,15 @@ def _part(schema: Schema, key: str) -> Schema | None:
 def _describe(schema: Schema, root: Schema) -> str:
     if choices := schema.get("enum", [schema["const"]] if "const" in schema else []):
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
+    bounds = " and ".join(f"{words} {schema[bound]}" for bound, words in _BOUNDS.items() if bound in schema)
     if schema.get("type") == "array":
         entries = ", or ".join(_describe(entry, root) for entry in alternatives(schema.get("items", {}), root))
-        return f"a list, each entry {entries}"
+        return f"a list{f' of {bounds}' if bounds else ''}, each entry {entries}"
     if schema.get("examples"):
         return f"{_NOUNS[schema['type']]} such as {in_yaml(schema['examples'][0])}"
     noun = "a path" if schema.get("format") == "path" else _NOUNS.get(schema.get("type", ""), "any value")
     if "multipleOf" in schema:
         noun = f"a multiple of {schema['multipleOf']}"
-    bounds = " and ".join(f"{words} {schema[bound]}" for bound, words in _BOUNDS.items() if bound in schema)
     return f"{noun} of {bounds}" if bounds.startswith("at ") else f"{noun} {bounds}".rstrip()
 
 

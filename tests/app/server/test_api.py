@@ -194,9 +194,10 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
         ({"temperature": -1}, (400, "temperature", "invalid_value")),
         ({"temperature": "hot"}, (400, "temperature", "invalid_value")),
         ({"top_p": 0}, (400, "top_p", "invalid_value")),
-        ({"max_tokens": 0}, (400, "max_tokens", "invalid_value")),
+        ({"max_tokens": -2}, (400, "max_tokens", "invalid_value")),
+        ({"max_tokens": 1.5}, (400, "max_tokens", "invalid_value")),
         ({"max_tokens": True}, (400, "max_tokens", "invalid_value")),
-        ({"stop": [""]}, (400, "stop", "invalid_value")),
+        ({"stop": ["x" * 300]}, (400, "stop", "invalid_value")),
         ({"n": 0}, (400, "n", "invalid_value")),
         ({"n": 9}, (400, "n", "invalid_value")),
         ({"n": 10**30}, (400, "n", "invalid_value")),
@@ -207,6 +208,8 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
         ({"stream_options": 1}, (400, "stream_options", "invalid_value")),
         ({"messages": []}, (400, "messages", "invalid_value")),
         ({"messages": [{"role": "robot", "content": "x"}]}, (400, "messages", "invalid_value")),
+        ({"messages": [{"role": "user", "content": None}]}, (400, "messages", "invalid_value")),
+        ({"messages": [{"content": "x"}]}, (400, "messages", "invalid_value")),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, (400, "messages", "invalid_value")),
         ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, (400, "messages", None)),
         ({"continue_final_message": True}, (400, "messages", None)),
@@ -214,6 +217,26 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
 )
 def test_what_cannot_be_done_is_refused_with_its_parameter(client, parameters, expected):
     assert refused(client, **{"messages": HELLO} | parameters) == expected
+
+
+SPOKEN = [*HELLO, {"role": "assistant", "content": ""}, *HELLO]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "meant"),
+    [
+        ({"max_tokens": -1}, {"max_tokens": 640}),
+        ({"max_tokens": 9, "max_completion_tokens": 0}, {"max_tokens": 640}),
+        ({"max_tokens": 9.0, "seed": 1.0, "n": 2.0}, {"max_tokens": 9, "seed": 1, "n": 2}),
+        ({"temperature": 1, "seed": 5, "top_k": -1}, {"temperature": 1, "seed": 5, "top_k": 0}),
+        ({"stop": ""}, {}),
+        ({"stop": ["", "\0\0\0"]}, {}),
+        ({"messages": [*HELLO, {"role": "assistant", "content": None}, *HELLO]}, {"messages": SPOKEN}),
+        ({"messages": [*HELLO, {"role": "assistant", "tool_calls": []}, *HELLO]}, {"messages": SPOKEN}),
+    ],
+)
+def test_what_clients_mean_is_done(client, parameters, meant):
+    assert chat(client, **parameters)["choices"] == chat(client, **meant)["choices"]
 
 
 def test_what_changes_nothing_of_an_answer_is_ignored(client):

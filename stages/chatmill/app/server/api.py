@@ -91,8 +91,9 @@ async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
     parameters, num_bytes = await parse(models, request, requests.ChatRequest)
     model = await models.get(parameters.model)
-    max_tokens = parameters.max_completion_tokens or parameters.max_tokens
-    config = generation_config(models, parameters, max_tokens, parameters.num_logprobs)
+    first = parameters.max_completion_tokens
+    max_tokens = parameters.max_tokens if first is None else first
+    config = generation_config(models, model, parameters, max_tokens, parameters.num_logprobs)
     prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens)
     answers = start_answers(models, model, [prompt], config, parameters.n or 1)
     builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
@@ -104,7 +105,7 @@ async def create_completion(models: Models, request: Request) -> Response:
     """Continue a text, or several."""
     parameters, num_bytes = await parse(models, request, requests.CompletionRequest)
     model = await models.get(parameters.model)
-    config = generation_config(models, parameters, parameters.max_tokens, parameters.logprobs)
+    config = generation_config(models, model, parameters, parameters.max_tokens, parameters.logprobs)
     prompts = await encode_without_blocking(num_bytes, text_prompts, model, parameters)
     answers = start_answers(models, model, prompts, config, parameters.n or 1)
     builder = responses.CompletionBuilder("text", f"cmpl-{secrets.token_hex(12)}", model.name, int(time()))
@@ -129,8 +130,13 @@ async def show_model(models: Models, request: Request) -> Response:
 
 
 def generation_config(
-    models: Models, parameters: requests.GenerationRequest, max_tokens: int | None, num_logprobs: int | None
+    models: Models,
+    model: Model,
+    parameters: requests.GenerationRequest,
+    max_tokens: int | None,
+    num_logprobs: int | None,
 ) -> GenerationConfig:
     """The parameters of a request, with the server's defaults for those that it leaves out."""
     sampling = parameters.sampling(models.options.sampling, secrets.randbits(32))
-    return GenerationConfig(sampling, max_tokens or models.options.max_tokens, parameters.stops, num_logprobs)
+    limit = models.options.max_tokens if max_tokens is None else max_tokens if max_tokens > 0 else model.context
+    return GenerationConfig(sampling, limit, parameters.stops, num_logprobs)

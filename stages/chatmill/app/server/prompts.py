@@ -7,6 +7,7 @@ from chatmill.app.server.models import Model
 from chatmill.app.server.security import ApiError
 from chatmill.conversation import Conversation, Part
 from chatmill.datasets.formats import chats
+from chatmill.datasets.formats.example import describe_value
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
@@ -83,8 +84,24 @@ def tokenize_prompt(model: Model, parameters: request_models.TokenizeRequest) ->
     return model.loaded.tokenizer.encode([validated_text(parameters.prompt, "prompt")])[0]
 
 
+def with_content(message: object, number: int) -> object:
+    """A message, with empty content where an assistant or a tool has none. Raises ApiError if it is not a message."""
+    name, expected = f"messages.{number}", "an object with role and content"
+    if isinstance(message, dict):
+        content, role = message.get("content"), message.get("role")
+        if content is None and role in ("assistant", "tool"):
+            return message if message.get("tool_calls") else {**message, "content": ""}
+        if isinstance(role, str) and isinstance(content, str | list):
+            return message
+        name, expected = (f"{name}.content", "text") if isinstance(role, str) else (f"{name}.role", "a text")
+        message = content if isinstance(role, str) else role
+    error = f"{name}: expected {expected}, got {describe_value(message)}"
+    raise ApiError(400, error, param="messages", code="invalid_value")
+
+
 def parse_messages(given: list[object]) -> Conversation:
     """Parse the `messages` of a request. Raises ApiError if they are invalid."""
+    given = [with_content(message, number) for number, message in enumerate(given)]
     try:
         conversation = chats.from_messages({"messages": given})
     except (ValueError, RecursionError) as error:

@@ -4,16 +4,19 @@ Unknown parameters are ignored, but those in UNSUPPORTED are refused: an answer 
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from chatmill.app.server.models import Models
 from chatmill.app.server.security import ApiError
 from chatmill.inference.sampler import Sampling
+from chatmill.pipeline.params_file import error_line, keys_of
+from chatmill.pipeline.signatures import expected_value
 
 UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
     "logit_bias",
@@ -43,7 +46,9 @@ Text = Annotated[str, Field(max_length=1 << 20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 IdLists = Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-Stop = Annotated[str, Field(min_length=1, max_length=200)]
+Stop = Annotated[str, Field(max_length=200)]
+WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)  # 64.0
+TokenLimit = Annotated[int, Field(ge=-1), WHOLE]  # 0 and -1: as many as fit into the context
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 RequestType = TypeVar("RequestType", bound="ModelRequest")
 
@@ -70,23 +75,23 @@ class GenerationRequest(ModelRequest):
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=-1), WHOLE] | None = None  # 0 and -1: all
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, WHOLE] | None = None
+    max_tokens: TokenLimit | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
-    n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_N), WHOLE] | None = None
 
     @property
     def stops(self) -> list[str]:
         """The texts that end an answer."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
 
     @property
     def includes_usage(self) -> bool:
@@ -97,6 +102,7 @@ class GenerationRequest(ModelRequest):
         """The sampling settings of the request; `seed` is used if it names none."""
         names = [name for name in Sampling.__slots__ if name != "seed"]
         values = {name: getattr(defaults if getattr(self, name) is None else self, name) for name in names}
+        values["top_k"] = max(0, values["top_k"])
         return Sampling(**values, seed=seed if self.seed is None else self.seed % (1 << 64))
 
 
@@ -110,9 +116,9 @@ class ChatRequest(GenerationRequest):
     """The request of /v1/chat/completions."""
 
     messages: Annotated[list[Any], Field(min_length=1, max_length=10_000)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: TokenLimit | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     continue_final_message: bool = False
     response_format: ResponseFormat | None = None
@@ -129,7 +135,13 @@ class CompletionRequest(GenerationRequest):
 
     prompt: Text | Ids | Texts | IdLists
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_scoring(self) -> Self:
+        if self.echo and self.max_tokens == 0:
+            raise ValueError("max_tokens: 0 with echo asks for the probabilities of a text, which /tokens has")
+        return self
 
     @property
     def prompts(self) -> list[str | list[int]]:
@@ -171,12 +183,12 @@ def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
     try:
         return request_type.model_validate_json(body)
     except ValidationError as error:
-        raise validation_error(error) from error
+        raise validation_error(error, request_type, body) from error
 
 
-def validation_error(error: ValidationError) -> ApiError:
+def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
     """The ApiError for the first error of a validation."""
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
     match first["type"]:
         case "json_invalid":
@@ -185,8 +197,9 @@ def validation_error(error: ValidationError) -> ApiError:
             return ApiError(
                 400, f"{name}: this server does not support it", param=place or name, code="unsupported_parameter"
             )
-    message = name.removeprefix("Value error, ")
-    return ApiError(400, f"{place}: {message}" if place else message, param=place, code="invalid_value")
+    keys = keys_of(first["loc"], json.loads(body))
+    message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
+    return ApiError(400, message, param=place, code="invalid_value")
 
 
 # Read and parse the body of a request without blocking the event loop.
