@@ -58,7 +58,8 @@ def _describe(schema: Schema, root: Schema) -> str:
     noun = "a path" if schema.get("format") == "path" else _NOUNS.get(schema.get("type", ""), "any value")
     if "multipleOf" in schema:
         noun = f"a multiple of {schema['multipleOf']}"
-    return f"{noun} of {bounds}" if bounds.startswith("at ") else f"{noun} {bounds}".rstrip()
+    unit = " characters" if schema.get("type") == "string" and bounds else ""
+    return f"{noun} of {bounds}{unit}" if bounds.startswith("at ") else f"{noun} {bounds}".rstrip()
 
 
 def in_yaml(value: Any) -> str:

@@ -54,7 +54,9 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
         return Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)
     ids = model.prompt_builder.prompt_ids(conversation)
     if len(ids) >= model.context:
-        raise too_long(len(ids), model.context, "messages")
+        several = [message.role for message in conversation].count("user") > 1
+        remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
+        raise too_long(len(ids), model.context, "messages", remedy)
     return Prompt(ids, 0, answer_prefix, lost=lost)
 
 
@@ -129,9 +131,9 @@ def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
         raise ApiError(400, message, param=param, code="invalid_value")
 
 
-def too_long(count: int, context: int, param: str) -> ApiError:
+def too_long(count: int, context: int, param: str, remedy: str = "") -> ApiError:
     """The error for a prompt that does not fit the context, or is empty."""
-    message = f"{param}: {count} tokens do not fit the model's context of {context}: shorten the text"
+    message = f"{param}: {count} tokens do not fit the model's context of {context}: shorten the text{remedy}"
     return ApiError(
         400, message if count else f"{param}: expected at least one token", param=param, code="context_length_exceeded"
     )
