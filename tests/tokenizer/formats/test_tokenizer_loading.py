@@ -153,6 +153,18 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_ids_are_compared_with_those_of_what_transformers_loads(tmp_path, capsys):
+    """Its Qwen2Tokenizer normalises to NFC, whatever tokenizer.json says."""
+    pytest.importorskip("transformers")
+    file = nfc_like(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": None}))
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
+    (tmp_path / "text.txt").write_text("e\u0301", encoding="utf-8")
+    assert main(["export-tokenizer", str(tmp_path), str(tmp_path / "out"), "--check", str(tmp_path / "text.txt")]) == 0
+    shown = capsys.readouterr().out
+    assert "compared with transformers (Qwen2Tokenizer):" in shown and "different on 1, such as 'e\u0301'" in shown
+
+
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
         load(t5_like(tmp_path))

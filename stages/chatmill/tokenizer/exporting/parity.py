@@ -41,7 +41,7 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
     file = tokenizer_file(path)
     match None if (path / DESCRIPTION).is_file() else detect_format(file):
         case "tokenizer_json":
-            return Original("tokenizers", open_tokenizers(file, special=False), open_tokenizers(file, special=True))
+            return open_hugging_face(file)
         case "ranks":
             ranks = read_ranks(file)
             name, pattern, special = read_description(file, ranks)
@@ -75,9 +75,28 @@ def _find_special(encoding: tiktoken.Encoding) -> Encode:
     return lambda texts: encoding.encode_batch(texts, allowed_special="all")
 
 
-def open_tokenizers(file: Path, *, special: bool) -> Encode:
+def open_hugging_face(file: Path) -> Original:
+    """What transformers loads from a tokenizer.json with a tokenizer_config.json beside it; else that file alone.
+
+    The `tokenizer_class` in the latter may add steps: transformers' Qwen2Tokenizer always normalises to NFC.
+    """
+    library, content = "tokenizers", file.read_text(encoding="utf-8")
+    if (file.parent / "tokenizer_config.json").is_file():
+        try:
+            from transformers import AutoTokenizer  # an extra
+
+            loaded = AutoTokenizer.from_pretrained(file.parent, local_files_only=True)
+            library, content = f"transformers ({type(loaded).__name__})", loaded.backend_tokenizer.to_str()
+        except ImportError:
+            library += " (transformers may load it otherwise: pip install 'chatmill[hf]' to compare with that)"
+        except (ValueError, OSError, LookupError, TypeError, AttributeError) as error:
+            library += f" (transformers does not load it: {' '.join(str(error).split()):.200})"
+    return Original(library, open_tokenizers(content, special=False), open_tokenizers(content, special=True))
+
+
+def open_tokenizers(content: str, *, special: bool) -> Encode:
     """A tokenizer.json in `tokenizers`; with `special`, the names of special tokens in text are the tokens."""
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_str(content)
     tokenizer.encode_special_tokens = not special
     tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
     tokenizer.no_padding()
@@ -112,14 +131,14 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
         readers = {
             "tokenizer.pkl": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken_pickle(file))),
             "tokenizer.tiktoken": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken(file))),
-            "tokenizer.json": lambda file: open_tokenizers(file, special=True),
+            "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=True),
         }
     else:
         readers = {
             "tokenizer.bin": lambda file: _one_by_one(open_binary(file).encode),
             "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
             "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
-            "tokenizer.json": lambda file: open_tokenizers(file, special=False),
+            "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=False),
             "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
         }
     return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
