@@ -44,7 +44,7 @@ class Corpus:
     is_scored: np.ndarray  # (N,) bool: text that is scored, without control tokens
     is_trained: np.ndarray  # (N,) bool: where the loss mask is set
     texts: list[bytes]  # the text of each id, unescaped
-    escaped: np.ndarray  # (N,) bool: whether a token begins with the backslash that escapes the end of the one before
+    begins_added: np.ndarray  # (N,) bool: whether a token's first byte is not the text's, but of an escape or a space
     has_roles: np.ndarray  # (D,) bool: conversations, and no documents of text alone
 
     @classmethod
@@ -76,23 +76,30 @@ class Corpus:
     ) -> "Corpus":
         """Documents as segments, of which those with a kind of loss in `scored` are scored.
 
-        `escaped` says whether their text is (chatmill.conversation.escape). The first token of a document is not
+        `escaped` says whether their text is (chatmill.conversation.escape); of other text the space that the tokenizer's
+        models expect before it is not counted, as the backslashes of escapes are not. The first token of a document is not
         scored, since it has no context. `has_roles` is by default true for each.
         """
         encoded = tokenizer.encode_conversations(documents, threads=threads)
         is_scored = tokenizer.is_text[encoded.ids] & np.isin(encoded.loss, list(scored))
         is_scored[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
         texts = [tokenizer.token_bytes[i] if is_text else b"" for i, is_text in enumerate(tokenizer.is_text)]
-        begins_escaped = np.zeros(len(encoded.ids), bool)
+        begins_added = np.zeros(len(encoded.ids), bool)
         if escaped:
             ends, begins = (np.array(found)[encoded.ids] for found in zip(*map(_edges, texts), strict=True))
-            begins_escaped[1:] = begins[1:] & ends[:-1]
+            begins_added[1:] = begins[1:] & ends[:-1]
             texts = [token.replace(b"<\\", b"<") for token in texts]
+        elif tokenizer.leading_space:  # which the template puts before each span of text
+            is_text = tokenizer.is_text[encoded.ids]
+            begins_added[1:] = ~is_text[:-1]
+            begins_added[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = True
+            begins_added &= is_text
         is_trained = encoded.loss == LossKind.TRAINED
         roles = np.ones(len(documents), bool) if has_roles is None else np.array(has_roles, bool)
-        corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_escaped, roles)
+        corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_added, roles)
         sums = np.concatenate(([0], np.cumsum(corpus.num_bytes)))[corpus.offsets]
-        assert np.diff(sums).tolist() == [text_bytes(segments, escaped=escaped) for segments in documents], (
+        spaces = tokenizer.leading_space and not escaped
+        assert np.diff(sums).tolist() == [text_bytes(one, escaped=escaped, spaces=spaces) for one in documents], (
             "the bytes of the tokens differ from those of the text"
         )
         return corpus
@@ -101,7 +108,7 @@ class Corpus:
     def num_bytes(self) -> np.ndarray:
         """(N,) the bytes of text of each token, without escapes; 0 for control tokens."""
         lengths = np.array([len(text) for text in self.texts], np.int64)
-        num_bytes: np.ndarray = lengths[self.ids] - self.escaped
+        num_bytes: np.ndarray = lengths[self.ids] - self.begins_added
         return num_bytes
 
     def documents(self) -> list[np.ndarray]:
@@ -126,7 +133,7 @@ class Corpus:
 
     def text(self) -> bytes:
         """The bytes of all scored tokens, without escapes."""
-        tokens = zip(self.ids[self.is_scored], self.escaped[self.is_scored].astype(int), strict=True)
+        tokens = zip(self.ids[self.is_scored], self.begins_added[self.is_scored].astype(int), strict=True)
         return b"".join(self.texts[token][start:] for token, start in tokens)
 
     def bits_per_byte(
@@ -159,10 +166,10 @@ def _edges(token: bytes) -> tuple[bool, bool]:
     return token.endswith(b"<"), token.startswith(b"\\")
 
 
-def text_bytes(segments: Iterable[Segment], *, escaped: bool) -> int:
-    """Bytes of a conversation's text, without control tokens and escapes."""
-    texts = (segment.text for segment in segments if not segment.control)
-    return sum(len((unescape(text) if escaped else text).encode()) for text in texts)
+def text_bytes(segments: Iterable[Segment], *, escaped: bool, spaces: bool) -> int:
+    """Bytes of a conversation's text, without control tokens, escapes, and the `spaces` with which spans begin."""
+    texts = ["".join(one.text for one in span) for span in spans(segments) if not span[0].control]
+    return sum(len((unescape(text) if escaped else text).encode()) - spaces for text in texts)
 
 
 def bytes_per_token(documents: Iterable[list[Segment]], tokenizer: ChatTokenizer) -> float | None:

@@ -13,6 +13,7 @@ from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.inference.chat_template import ChatmillTemplate, open_template
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.params_file import read_params
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from support.paths import ROOT
 from support.tiny import VOCABULARY, byte_tokenizer, write_model
 
@@ -35,9 +36,10 @@ class UniformEngine:
         return np.zeros((len(ids), self.vocab_size), np.float32)
 
 
-def measured(contents, template=None, context=None, engine=None, stride=None):
+def measured(contents, template=None, context=None, engine=None, stride=None, tokenizer=None):
     documents = [ScoredDocument(Path("a.txt"), f"a.txt:{i}", content) for i, content in enumerate(contents, start=1)]
-    loaded = LoadedModel(engine or UniformEngine(), byte_tokenizer(), template or ChatmillTemplate(), frozenset())
+    tokenizer, template = tokenizer or byte_tokenizer(), template or ChatmillTemplate()
+    loaded = LoadedModel(engine or UniformEngine(), tokenizer, template, frozenset())
     return measure(loaded, documents, context, stride)
 
 
@@ -55,6 +57,15 @@ def test_under_our_template_headers_are_text_and_control_tokens_are_not():
     size = len(text.encode())
     assert (found.bytes, found.tokens) == (size, size + 2)  # an escape of each <|
     assert found.bits_per_byte == pytest.approx((UNIFORM * (size + 2) / size, UNIFORM))
+
+
+def test_the_space_that_a_tokenizer_puts_first_is_no_byte_of_a_text():
+    tokenizer = ChatTokenizer(VOCABULARY, leading_space=True)
+    for contents, size, tokens in ((["Hi"], 2, 3), ([" né", "\n"], 5, 7), ([CHAT], num_text_bytes(CHAT), 21)):
+        template = open_template("", tokenizer.special, name="plain", bos="<|bos|>", leading_space=True)
+        found = measured(contents, template, tokenizer=tokenizer)
+        assert (found.bytes, found.tokens) == (size, tokens)
+        assert found.bits_per_byte.all == pytest.approx(UNIFORM * tokens / size)
 
 
 def record(conversation, key):

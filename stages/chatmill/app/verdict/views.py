@@ -95,8 +95,8 @@ def _scored_text(corpus: Corpus, nats: np.ndarray, is_scored: np.ndarray, tokens
     lengths = np.where(is_scored, corpus.num_bytes, 0)[tokens]
     ends = np.cumsum(lengths)
     texts = (
-        corpus.texts[i][int(escaped) :]
-        for i, escaped, scored in zip(corpus.ids[tokens], corpus.escaped[tokens], is_scored[tokens], strict=True)
+        corpus.texts[i][int(added) :]
+        for i, added, scored in zip(corpus.ids[tokens], corpus.begins_added[tokens], is_scored[tokens], strict=True)
         if scored
     )
     return ScoredText(
