@@ -76,8 +76,8 @@ class Corpus:
     ) -> "Corpus":
         """Documents as segments, of which those with a kind of loss in `scored` are scored.
 
-        `escaped` says whether their text is (chatmill.conversation.escape); of other text the space that the tokenizer's
-        models expect before it is not counted, as the backslashes of escapes are not. The first token of a document is not
+        `escaped` says whether their text is (chatmill.conversation.escape). Of other text the space that models of the
+        tokenizer expect before it is not counted, as an escape's backslash is not. The first token of a document is not
         scored, since it has no context. `has_roles` is by default true for each.
         """
         encoded = tokenizer.encode_conversations(documents, threads=threads)

@@ -9,6 +9,7 @@ from support.corruption import damage, dead_pid
 from support.small_project import in_cache, write_project
 
 TEXT = b"some text\n" * 20
+DAMAGED = "is not the content that its name says, that of data/copy.txt, data/fold/a.txt"
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 
 
@@ -46,7 +47,7 @@ def test_damage_that_dvc_does_not_see_is_named(project, verify):
     damage(project / "data/fold/b.txt", "delete", Random(1))
     damage(in_cache(project, TEXT), "truncate", Random(1))
     assert verify() == [
-        f"{in_cache(project, TEXT[:34]).relative_to(project)}: is not the content that its name says: {REPAIR}",
+        f"{in_cache(project, TEXT[:34]).relative_to(project)}: {DAMAGED}: {REPAIR}",
         f"data/fold/a.txt: is not what dvc.lock says fold wrote: {REPAIR}",
         "data/fold/b.txt: is missing: run `dvc checkout` or `dvc repro`",
     ]
@@ -93,7 +94,7 @@ def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
         f"{file}: {problem}: {remedy}"
         for file, problem in sorted(
             {
-                copy: "is not the content that its name says",
+                copy: DAMAGED,
                 listing: "lists files that are damaged or missing there",
             }.items()
         )

@@ -30,6 +30,7 @@ REPAIR = "run `chatmill repair`, then `dvc repro`"
 FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"
 BROKEN_LINK = "is a link to a missing object"
 NOT_ITS_NAME = "is not the content that its name says"
+MAX_PLACES = 3  # that a damaged object is said to be
 
 
 class Finding(NamedTuple):
@@ -53,6 +54,7 @@ class Survey:
     bad_remote: list[Path] = field(default_factory=list)  # damaged objects of a remote that the cache has
     bad_runs: list[Path] = field(default_factory=list)
     bad_outputs: list[Path] = field(default_factory=list)
+    places: dict[str, list[str]] = field(default_factory=dict)  # of each object in the workspace, by name
     lost: dict[str, Path | bytes] = field(default_factory=dict)  # what the cache lacks and the workspace has, by name
 
     def add(self, path: str | Path, problem: str, remedy: str) -> None:
@@ -74,6 +76,12 @@ class Survey:
         """The MD5 of each file that a folder should have; None for a file, and where the cache lacks the list."""
         is_known = item.md5.endswith(".dir") and item.md5 in self.sound
         return read_listing(self.sound[item.md5]) if is_known else None
+
+    def damage(self, name: str, file: Path) -> str:
+        """What is wrong with a damaged object, and which outputs it is."""
+        places = self.places.get(name, ["no output of this dvc.lock"])
+        more = f" and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
+        return f"{self.digests[file].error or NOT_ITS_NAME}, that of {', '.join(places[:MAX_PLACES])}{more}"
 
     def is_cached(self, item: Item) -> bool:
         return {item.md5, *(self.members(item) or {}).values()} <= self.sound.keys()
@@ -97,6 +105,10 @@ def survey(project: Project, remotes: list[str] | None = None) -> Survey:
     found.digests = digest_files(files, "verify")
 
     # Compare: the cache first, since what is sound in it decides about the remedies.
+    found.sound = {name: file for name, file in cached.items() if _is_sound(found, name, file)}
+    for item in (*(one for entry in found.entries.values() for one in items(entry, "outs")), *project.sources):
+        for name, md5 in {"": item.md5, **(found.members(item) or {})}.items():
+            found.places.setdefault(md5, []).append(Path(item.path, name).as_posix())
     _check_cache(found, cached)
     for name, objects in remote.items():
         _check_remote(found, name, objects)
@@ -112,11 +124,10 @@ def _is_sound(found: Survey, name: str, file: Path) -> bool:
 
 
 def _check_cache(found: Survey, objects: dict[str, Path]) -> None:
-    found.sound = {name: file for name, file in objects.items() if _is_sound(found, name, file)}
     found.bad_objects = {name: file for name, file in objects.items() if name not in found.sound}
     found.bad_runs = damaged_runs(found.project.cache)
-    for file in found.bad_objects.values():
-        found.add(file, found.digests[file].error or NOT_ITS_NAME, REPAIR)
+    for name, file in found.bad_objects.items():
+        found.add(file, found.damage(name, file), REPAIR)
     for file in found.bad_runs:
         found.add(file, "is a damaged entry of the run cache", REPAIR)
 
@@ -125,7 +136,7 @@ def _check_remote(found: Survey, remote: str, objects: dict[str, Path]) -> None:
     """Report damaged objects, and folders that lack files: DVC takes files for stored if the list of a folder is."""
     sound = {name: file for name, file in objects.items() if _is_sound(found, name, file)}
     for name, file in objects.items():
-        problem = found.digests[file].error or NOT_ITS_NAME
+        problem = found.damage(name, file)
         if name in sound:
             if not name.endswith(".dir") or {*read_listing(file).values()} <= sound.keys():
                 continue
