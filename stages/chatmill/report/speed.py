@@ -20,13 +20,16 @@ def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
                 yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
 
 
-def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
-    """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt."""
+def fastest(benchmark: Metrics, near: int | None = None) -> tuple[str | None, int | None, float | None]:
+    """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt.
+
+    With `near`, it is the prompt with about as many tokens.
+    """
     times = [
         (get_nested(values, "token_ms", "p50"), engine, prompt)
         for engine, mode, measured in measured_latencies(benchmark)
         if mode == "cache"
-        for prompt, values in measured[-1:]
+        for prompt, values in [min(measured, key=lambda one: -one[0] if near is None else abs(one[0] - near))]
     ]
     milliseconds, engine, prompt = min(times, default=(None, None, None))
     return engine, prompt, milliseconds

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from chatmill.app.runs.listing import State
-from chatmill.app.runs.rows import RunFiles, run_rows
+from chatmill.app.runs.rows import RunFiles, run_metrics, run_rows
 from chatmill.app.server.runs import Runs, points, routes
 from chatmill.app.server.security import ApiError, handle_api_error
 from support.run_repository import CURVE, RunRepository
@@ -42,6 +42,7 @@ def repository(tmp_path_factory):
     made.branch("broken")
     made.write("params.yaml", "a:")
     made.branch("data")
+    made.measure(1.75)
     return made
 
 
@@ -94,6 +95,29 @@ def test_the_workspace_comes_first_and_then_the_latest(listed):
     first, *others = listed.rows.values()
     times = [run["when"] or "" for run in others]
     assert first["label"] == "workspace" and times == sorted(times, reverse=True)
+
+
+def test_the_workspace_is_a_row_unless_it_is_as_its_commit(repository):
+    def is_row():
+        return "workspace" in [run["label"] for run in asyncio.run(Runs(repository.folder).listing())["runs"]]
+
+    curve = repository.folder / "data/metrics/train.tsv"
+    found = [is_row()]
+    repository.git("stash", "-q")
+    for text in (CURVE, CURVE + "60\t1.5\t\n", CURVE):  # in the second a run grows
+        curve.unlink()
+        curve.write_text(text)
+        found.append(is_row())
+    repository.git("stash", "pop", "-q")
+    assert found == [True, False, True, False]
+
+
+def test_times_are_those_after_prompts_of_about_equal_length(listed):
+    """With others no time is compared."""
+    long = {"onnx": {"cache": {"992": {"token_ms": {"p50": 0.1}}, "100": {"token_ms": {"p50": 0.4}}}}}
+    assert run_metrics({"processor": "old, float32"}, long)["milliseconds_per_token"] == 0.4
+    assert run_metrics({"processor": "old, float32"}, long)["timing"] == "100 tokens, old"
+    assert listed.rows["late"]["timing"].startswith("128 tokens, ")
 
 
 def test_a_curve_is_that_of_the_run(listed):

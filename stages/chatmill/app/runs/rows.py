@@ -105,7 +105,7 @@ def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
 # The rows of the runs page, one for each run.
 
 BENCHMARK = Path("data/metrics/benchmark.json")
-REPORT = Path("data/report")
+CURVE, REPORT = Path("data/metrics/train.tsv"), Path("data/report")
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
 
@@ -115,12 +115,27 @@ RunRow = dict[str, Any]
 def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in states]
+    for state, run in zip(states, rows, strict=True):
+        run["is_copy"] = state.kind == WORKSPACE and any(
+            is_copy(state, run, other, found, files) for other, found in zip(states, rows, strict=True)
+        )
     tell_apart(rows)
     name_rows(rows, folder)
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
     for run in rows:
         run["other_seeds"] = [other["rev"] for other in other_seeds([run], rows)]
     return rows
+
+
+def is_copy(state: State, run: RunRow, other: State, found: RunRow, files: RunFiles) -> bool:
+    """Whether the workspace is as a branch or commit, in its files and its row; no run grows in it."""
+    if other.kind not in ("branch", "commit") or other.data | {"timestamp": None} != state.data:
+        return False
+    outs = state.data.get("outs") or {}
+    curve = files.file({"rev": WORKSPACE, "outs": outs}, CURVE)
+    digest = outs.get(CURVE.as_posix(), {}).get("hash")
+    grows = curve.is_file() and hashlib.md5(curve.read_bytes(), usedforsecurity=False).hexdigest() != digest
+    return not grows and all(run[key] == found[key] for key in run.keys() - {"kind", "label", "rev", "when", "is_copy"})
 
 
 def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
@@ -198,10 +213,14 @@ def run_parameters(params: Metrics | None) -> RunRow:
 
 
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
-    """The metrics of a run; if its fastest engine is not known, the time is that of the summary's engine."""
-    engine, milliseconds = latency(benchmark)
+    """The metrics of a run; if its fastest engine is not known, the time is that of the summary's engine.
+
+    `timing` says under which conditions a time was measured: others are no match for it.
+    """
+    engine, prompt, milliseconds = latency(benchmark)
     if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
-        engine = f"{ENGINE}, prompt of about {PROMPT_TOKENS}"
+        engine, prompt = f"{ENGINE}, prompt of about {PROMPT_TOKENS}", PROMPT_TOKENS
+    processor, _, _ = str(get_nested(summary, "processor")).partition(",")
     return {
         "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
         "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
@@ -211,17 +230,21 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
         "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
         "milliseconds_per_token": milliseconds,
         "engine": engine,
+        "timing": valid_text(f"{prompt} tokens, {processor}"),
         "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
     }
 
 
-def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
-    """The fastest engine and its milliseconds per token; None if benchmark.json is missing or has another format."""
+def latency(benchmark: Metrics | None) -> tuple[str | None, int | None, float | None]:
+    """The fastest engine, the tokens of its prompt, and its milliseconds per token, near the summary's prompt.
+
+    None if benchmark.json is missing or has another format.
+    """
     try:
-        engine, prompt, milliseconds = fastest(benchmark) if isinstance(benchmark, dict) else (None, None, None)
-    except (TypeError, ValueError):
-        return None, None
-    return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
+        engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
+    except (TypeError, ValueError, AttributeError):
+        return None, None, None
+    return engine and valid_text(f"{engine}, prompt of {prompt}"), prompt, finite_number(milliseconds)
 
 
 def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:

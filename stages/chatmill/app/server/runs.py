@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from chatmill.app.runs.listing import list_states
-from chatmill.app.runs.rows import REPORT, RunFiles, RunRow, run_rows
+from chatmill.app.runs.rows import CURVE, REPORT, RunFiles, RunRow, run_rows
 from chatmill.app.server.requests import read_body
 from chatmill.app.server.security import PING_SECONDS, ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import views
@@ -32,7 +32,6 @@ from chatmill.report.sections import downsample
 
 MAX_RUNS = 500  # in the listing
 MAX_FILE_BYTES = 16 << 20  # of a report or a curve
-CURVE = Path("data/metrics/train.tsv")
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 
@@ -81,7 +80,8 @@ class Runs:
                 notes.append(f"{len(rows) - MAX_RUNS:,} older runs are not shown: at most {MAX_RUNS} are listed.")
         except ValueError as error:
             problem = str(error)  # the runs of the listing before remain
-        return {"runs": list(self._rows.values()), "problem": problem, "notes": notes, "read": time()}
+        shown = [run for run in self._rows.values() if not run["is_copy"]]
+        return {"runs": shown, "problem": problem, "notes": notes, "read": time()}
 
     async def _read(self, name: str, output: Path) -> bytes | None:
         run = self._rows.get(name)

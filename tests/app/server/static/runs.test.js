@@ -73,6 +73,9 @@ test("the best is the lowest or the highest, and there is none among equals or o
   assert.equal(bestOf(column("skills"), runs), 0.75);
   assert.equal(bestOf(column("skills"), [runs[0], runs[0]]), null);
   assert.equal(bestOf(column("skills"), [runs[0]]), null);
+  const timed = (/** @type {string} */ timing, ms = 1) => run("a", { milliseconds_per_token: ms, timing });
+  assert.equal(bestOf(column("milliseconds_per_token"), [timed("128 tokens"), timed("128 tokens", 2)]), 1);
+  assert.equal(bestOf(column("milliseconds_per_token"), [timed("128 tokens"), timed("992 tokens", 2)]), null);
   assert.equal(bestOf(column("depth"), [run("a", { depth: 1 }), run("b")]), null);
 });
 

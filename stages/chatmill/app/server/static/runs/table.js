@@ -5,7 +5,7 @@ import { element } from "../shared/dom.js";
 
 /** @typedef {import("./selection.js").Run} Run */
 /** @typedef {{ key: string, title: string, about?: string, show: (value: any) => string, first?: string, best?: string,
- *   note?: string }} Column */
+ *   note?: string, like?: string }} Column */
 
 const LOW = "low";
 const HIGH = "high";
@@ -27,7 +27,7 @@ export const COLUMNS = [
   { key: "skills_held_back", title: "… held back", about: "Skills, held back", show: percent, best: HIGH },
   { key: "verbatim", title: "Copied", about: "Copied from the training data", show: percent, best: LOW },
   { key: "bytes_per_token", title: "Bytes per token", show: fixed(2), best: HIGH },
-  { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine" },
+  { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine", like: "timing" },
   { key: "graph_megabytes", title: "Graph, MB", show: fixed(2), best: LOW },
 ];
 
@@ -166,12 +166,14 @@ export function sorted(runs, column, descending) {
   return [...(descending ? withValue.reverse() : withValue), ...withoutValue];
 }
 
-/** The best value of a column; null if fewer than two runs have one, or all have the same.
+/** The best value of a column; null if fewer than two runs have one, all have the same, or they are not alike in `like`.
  * @param {Column} column
  * @param {Run[]} runs
  */
 export function bestOf(column, runs) {
-  const values = runs.map((run) => run[column.key]).filter((value) => value !== null);
+  const found = runs.filter((run) => run[column.key] !== null);
+  if (column.like && new Set(found.map((run) => run[column.like ?? ""])).size > 1) return null;
+  const values = found.map((run) => run[column.key]);
   const low = Math.min(...values);
   const high = Math.max(...values);
   if (!column.best || values.length < 2 || low === high) return null;
