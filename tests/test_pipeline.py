@@ -9,11 +9,13 @@ import shlex
 import subprocess
 import sys
 from contextlib import chdir
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
 import yaml
+from dvc.fs import localfs
 from dvc.repo import Repo
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -52,6 +54,15 @@ PLUMBING = {  # cannot change an output: edits of it rerun nothing
     "chatmill/run_display.py",  # what training shows, how much memory it needs
 }
 each_stage = pytest.mark.parametrize("name", STAGES)
+
+
+def test_a_folder_of_external_files_says_what_it_is_for_and_reruns_nothing_by_that():
+    with Repo(str(ROOT)) as repo:
+        assert not repo.config["core"].get("autostage")  # what to stage for a commit is everybody's own choice
+        for folder in (ROOT / "data/raw/external").iterdir():
+            _, parameter, _ = (folder / "README.md").read_text().split("`")
+            reduce(getitem, parameter.split("."), PARAMS)  # it exists
+            assert [*repo.dvcignore.find(localfs, str(folder))] == [str(folder / ".gitkeep")]
 
 
 def imported_names(tree):
