@@ -30,7 +30,7 @@ from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from support.hard_texts import make_texts
+from support.hard_texts import is_refused, make_texts
 from support.texts import NAUGHTY
 
 QUANTIZED = ["f16", "q8_0", "q4_0"]
@@ -70,7 +70,7 @@ def compare_ids(tokenizer: ChatTokenizer, llama: LlamaEngine, texts_by_name: dic
     """Print on how many texts of each category the ids are equal, and the shortest others."""
     total = right = 0
     for name, texts in texts_by_name.items():
-        given = [text for text in texts if not _is_refused(tokenizer, text)]
+        given = [text for text in texts if not is_refused(tokenizer, text)]
         other = [
             text
             for text, ids in zip(given, tokenizer.encode(given), strict=True)
@@ -80,14 +80,6 @@ def compare_ids(tokenizer: ChatTokenizer, llama: LlamaEngine, texts_by_name: dic
         total, right = total + len(given), right + len(given) - len(other)
         print(f"| ids, {name} | {len(given) - len(other):,} of {len(given):,} | {shown} |", flush=True)
     print(f"| ids, all | {right:,} of {total:,} | |", flush=True)
-
-
-def _is_refused(tokenizer: ChatTokenizer, text: str) -> bool:
-    try:
-        tokenizer.encode(text)
-    except ValueError:
-        return True
-    return False
 
 
 def compare_prompts(loaded: LoadedModel, llama: LlamaEngine, conversations: list[Conversation]) -> None:

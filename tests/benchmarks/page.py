@@ -39,7 +39,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from support.chromium import chromium
 from support.exported import TYPES, export
-from support.hard_texts import make_texts
+from support.hard_texts import is_refused, make_texts
 from support.page_engine import ANSWER, ENCODE, OPEN_TOKENIZER, dequantized, open_content, write_engine
 from support.texts import NAUGHTY
 
@@ -127,15 +127,6 @@ def compare_tokenizer(page: Page, name: str, tokenizer: ChatTokenizer, texts: li
     other = [text for text, ids, own in zip(given, found, tokenizer.encode(given), strict=True) if ids != own]
     shown = ", ".join(ascii(text)[:40] for text in sorted(other, key=len)[:3])
     print(f"| ids, {name} | {len(given) - len(other):,} of {len(given):,} | {shown} |", flush=True)
-
-
-def is_refused(tokenizer: ChatTokenizer, text: str) -> bool:
-    """Whether chatmill refuses a text, such as half of a surrogate pair."""
-    try:
-        tokenizer.encode(text)
-    except ValueError:
-        return True
-    return False
 
 
 def compare_answers(page: Page, model: Path, conversations: Path, limit: int) -> None:

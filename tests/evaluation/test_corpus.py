@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.conversation import Message, Part, Record, escape, render
+from chatmill.conversation import Message, Part, Record, conversation_segments, escape, render
 from chatmill.evaluation.corpus import Corpus
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -22,7 +22,8 @@ MERGED = ChatTokenizer(
 
 
 def encoded(conversations, tokenizer=None):
-    return Corpus.from_conversations(conversations, tokenizer or byte_tokenizer(), "chatml")
+    segments = [conversation_segments(conversation) for conversation in conversations]
+    return Corpus.from_segments(segments, tokenizer or byte_tokenizer(), escaped=True)
 
 
 def test_all_text_has_headers_and_tool_output_but_no_control_tokens():

@@ -52,11 +52,11 @@ def as_lone_safetensors(weights, folder):
     save_file(weights, folder / "weights.safetensors")
 
 
-def as_shards(weights, folder):
-    places = {name: f"model-{i % 3}.safetensors" for i, name in enumerate(weights)}
+def as_shards(weights, folder, stem="model", suffix="safetensors", save=save_file):
+    places = {name: f"{stem}-{i % 3}.{suffix}" for i, name in enumerate(weights)}
     for place in set(places.values()):
-        save_file({name: weights[name] for name in weights if places[name] == place}, folder / place)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        save({name: weights[name] for name in weights if places[name] == place}, folder / place)
+    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps({"weight_map": places}))
 
 
 def as_bin(weights, folder):
@@ -64,10 +64,7 @@ def as_bin(weights, folder):
 
 
 def as_bin_shards(weights, folder):
-    places = {name: f"pytorch_model-{i % 2}.bin" for i, name in enumerate(weights)}
-    for place in set(places.values()):
-        torch.save({name: weights[name] for name in weights if places[name] == place}, folder / place)
-    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": places}))
+    as_shards(weights, folder, "pytorch_model", "bin", torch.save)
 
 
 def as_training_checkpoint(weights, folder):

@@ -213,3 +213,12 @@ def _around(names: list[str], pick: random.Random) -> Texts:
             half = len(first) // 2
             first = pick.choice([first.upper(), first.title(), first[:-1], first[1:], f"{first[:half]} {first[half:]}"])
         yield pick.choice(shapes).format(a=first, b=second)
+
+
+def is_refused(tokenizer, text):
+    """Whether chatmill refuses a text, such as half of a surrogate pair."""
+    try:
+        tokenizer.encode(text)
+    except ValueError:
+        return True
+    return False

@@ -112,12 +112,12 @@ class LimitsProbe:
                 part.max()  # the fastest reading call of NumPy
 
         with ThreadPoolExecutor(self.threads) as pool:
-            return passes * size / _median_seconds(lambda: list(pool.map(read, parts)))
+            return passes * size / median_seconds(lambda: list(pool.map(read, parts)))
 
     def flops_per_second(self) -> float:
         """FLOP/s of matrix products in float32 with ONNX Runtime."""
         feed, types = {"rows": np.ones((ROWS, WIDTH), np.float32)}, {"rows": "tensor(float)"}
-        return NUM_MATMULS * 2 * ROWS * WIDTH**2 / _median_seconds(lambda: self._session.run(["product"], feed, types))
+        return NUM_MATMULS * 2 * ROWS * WIDTH**2 / median_seconds(lambda: self._session.run(["product"], feed, types))
 
 
 def _matmul_graph() -> onnx.ModelProto:
@@ -129,13 +129,14 @@ def _matmul_graph() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
 
 
-def _median_seconds(action: Callable[[], object]) -> float:
+def median_seconds(action: Callable[[], object], trials: int = TRIALS) -> float:
+    """The median time that an action takes, after a warm-up."""
     times = []
-    for _ in range(TRIALS):
+    for _ in range(1 + trials):
         started = perf_counter()
         action()
         times.append(perf_counter() - started)
-    return median(times)
+    return median(times[1:])
 
 
 def read_workload(model: Path, onnx: Path) -> Workload:

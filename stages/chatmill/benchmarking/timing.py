@@ -2,7 +2,7 @@
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -10,11 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from chatmill.benchmarking.latency import (
-    RECOMPUTED_TOKENS,
-    Metrics,
-    percentiles,
-)
+from chatmill.benchmarking.latency import RECOMPUTED_TOKENS, Metrics, median_seconds, percentiles
 from chatmill.conversation import is_document, parse, record_segments, unescape
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
@@ -166,13 +162,3 @@ def measure_binary(file: Path, repeats: int) -> Metrics:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)
         lookups = median_seconds(lambda: [binary.token_bytes(i) for i in ids], repeats)
     return {"lookup_ns": 1e9 * lookups / LOOKUPS, "open_ms": 1e3 * opening}
-
-
-def median_seconds(action: Callable[[], object], repeats: int) -> float:
-    """The median time that an action takes, after a warm-up."""
-    times = []
-    for _ in range(1 + repeats):
-        started = perf_counter()
-        action()
-        times.append(perf_counter() - started)
-    return median(times[1:])

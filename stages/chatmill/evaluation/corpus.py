@@ -12,12 +12,10 @@ import numpy as np
 
 from chatmill.conversation import (
     IM_END,
-    Conversation,
     LossKind,
     Record,
     Segment,
     TemplateName,
-    conversation_segments,
     is_document,
     record_segments,
     spans,
@@ -55,13 +53,6 @@ class Corpus:
         documents = [record_segments(record, template) for record in records]
         has_roles = [not is_document(record.text) for record in records]
         return cls.from_segments(documents, tokenizer, threads, escaped=True, has_roles=has_roles)
-
-    @classmethod
-    def from_conversations(
-        cls, conversations: Sequence[Conversation], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
-    ) -> "Corpus":
-        documents = [conversation_segments(conversation, template) for conversation in conversations]
-        return cls.from_segments(documents, tokenizer, threads, escaped=True)
 
     @classmethod
     def from_segments(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +136,7 @@ def text_section(
 
     Trained are the assistant's text and documents, which have no assistant.
     """
-    of_sources = np.array(sources)
-
-    def bits(nats: np.ndarray, *, trained: bool, documents: np.ndarray | None = None) -> Estimate:
-        sums = corpus.sums(nats, trained_only=trained, documents=documents)
-        value = bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
-        return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
+    of_sources, bits = np.array(sources), partial(_bits, corpus)
 
     def by_source(nats: np.ndarray) -> dict[str, Estimate]:
         return {name: bits(nats, trained=trained_only, documents=of_sources == name) for name in sorted(set(sources))}

@@ -173,23 +173,6 @@ class ByteHead(nn.Module):
         logits = torch.stack(rows).masked_fill(~is_symbol[:, 0], -torch.inf)
         return logits.view(*hidden.shape[:-1], -1)
 
-    @torch.no_grad()
-    def generate_token(self, hidden: Tensor, max_bytes: int, temperature: float = 0.0) -> bytes | int:
-        """(C,) -> at most `max_bytes` bytes, up to an end mark, in the vocabulary or not; or the id of a control token.
-
-        Each symbol is the likeliest one, or sampled at a temperature.
-        """
-        written: list[int] = []
-        of_hidden, longest = self.of_hidden(hidden), self.spelled.shape[1]
-        while len(written) < max_bytes:
-            prefix = torch.tensor([([self.start] * longest + written)[-longest:]], device=hidden.device)
-            logits = self.out_proj(swiglu(of_hidden + self.embed_prefixes(prefix)[0])).float()
-            symbol = self._choose(logits, bool(written), temperature)
-            if symbol >= FIRST_END_MARK:
-                return bytes(written) if written else int((self.spelled[:, 0] == symbol).nonzero()[0])
-            written.append(symbol)
-        return bytes(written)
-
     def embed_prefixes(self, symbols: Tensor) -> Tensor:
         """(P, L) -> (P, 2 features): the prefixes' part of the gated layer's input, to which the hidden state adds."""
         fading = torch.linspace(0, 1, self.shape.width, device=symbols.device)  # from the last symbol to all equally
@@ -216,12 +199,6 @@ class ByteHead(nn.Module):
 
     def _forget(self, *_: object) -> None:
         self._prefixes = self._cached_embeddings = None
-
-    def _choose(self, logits: Tensor, has_bytes: bool, temperature: float) -> int:
-        """A valid symbol: no end mark at the beginning, and a control token only there."""
-        after = FIRST_END_MARK + self.shape.ends
-        logits[slice(after, None) if has_bytes else slice(FIRST_END_MARK, after)] = -torch.inf
-        return int(logits.argmax() if temperature == 0 else (logits / temperature).softmax(0).multinomial(1))
 
 
 def swiglu(x: Tensor) -> Tensor:
