@@ -1,8 +1,4 @@
-from chatmill.benchmarking.latency import (
-    Case,
-    make_cases,
-    token_times_ms,
-)
+from chatmill.benchmarking.latency import Case, make_cases, token_times_ms
 from support.scripted import ScriptedEngine
 
 

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.ngram import (
-    MAX_ORDER,
-    CountedText,
-    count_tables,
-    nats_by_order,
-    score_with_ngrams,
-)
+from chatmill.evaluation.ngram import MAX_ORDER, CountedText, count_tables, nats_by_order, score_with_ngrams
 from support.tiny import byte_tokenizer
 
 VOCAB_SIZE = 5

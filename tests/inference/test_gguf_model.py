@@ -66,11 +66,7 @@ def test_the_tokenizer_is_the_model_s_own(tmp_path, name):
     assert loaded.tokenizer.vocabulary == original.tokenizer.vocabulary
     texts = [SAMPLE_TEXT, *NAUGHTY]
     assert loaded.tokenizer.encode(texts) == original.tokenizer.encode(texts)
-    assert (loaded.template, loaded.stop_ids, loaded.tools) == (
-        original.template,
-        original.stop_ids,
-        ("calculator",),
-    )
+    assert (loaded.template, loaded.stop_ids, loaded.tools) == (original.template, original.stop_ids, ("calculator",))
     ids = loaded.tokenizer.encode(SAMPLE_TEXT)[:60]
     np.testing.assert_array_equal(loaded.engine.sequence_logits(ids), original.engine.sequence_logits(ids))
 

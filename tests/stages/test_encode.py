@@ -6,20 +6,8 @@ import numpy as np
 import pytest
 
 import encode
-from chatmill.conversation import (
-    IM_END,
-    IM_START,
-    Message,
-    Part,
-    Record,
-    conversation_segments,
-    render,
-)
-from chatmill.encoded.token_files import (
-    read_meta,
-    read_sources,
-    read_split,
-)
+from chatmill.conversation import IM_END, IM_START, Message, Part, Record, conversation_segments, render
+from chatmill.encoded.token_files import read_meta, read_sources, read_split
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.workers import shards_of
 from support.tiny import VOCABULARY, byte_tokenizer

@@ -68,18 +68,12 @@ def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"type": "words"},
-            "train_tokenizer.type = 'words': expected one of bpe, byte, char, pretrained, ",
-        ),
+        ({"type": "words"}, "train_tokenizer.type = 'words': expected one of bpe, byte, char, pretrained, "),
         ({"words": {}}, "unknown parameter train_tokenizer.words"),
         ({"bpe": {"patern": "qwen2"}}, "unknown parameter train_tokenizer.bpe.patern"),
         ({"bpe": {"pattern": "qwen"}}, 'train_tokenizer.bpe.pattern = "qwen": expected qwen2, llama3'),
         ({"type": "pretrained"}, "missing parameter train_tokenizer.pretrained.path"),
-        (
-            {"bpe": {"buffer_size": 0}},
-            "train_tokenizer.bpe.buffer_size: expected an integer above 0 and at most",
-        ),
+        ({"bpe": {"buffer_size": 0}}, "train_tokenizer.bpe.buffer_size: expected an integer above 0 and at most"),
         ({"vocab_size": "512"}, 'train_tokenizer.vocab_size: expected an integer above 0, got "512"'),
         ({"max_bytes": 0}, "train_tokenizer.max_bytes: expected an integer above 0, or null, got 0"),
     ],

@@ -35,16 +35,8 @@ from support.talk import PERSONA, write_persona
             r"pet_is_ill\.answers: after 'my {pet} .*{pet_name} may be unsaid: add",
         ),
         ("You have not told me your", "{name} is your", r"facts\.name\.unknown: after .*{name} may be unsaid"),
-        (
-            "make me laugh",
-            "Hello, there!",
-            r"'Hello, there!' is a phrasing of greeting and of joke",
-        ),
-        (
-            "tell me a joke",
-            "call me [a ]{name}",
-            r"'call me Ana' is a phrasing of joke and of facts/name/tell",
-        ),
+        ("make me laugh", "Hello, there!", r"'Hello, there!' is a phrasing of greeting and of joke"),
+        ("tell me a joke", "call me [a ]{name}", r"'call me Ana' is a phrasing of joke and of facts/name/tell"),
         ("(he|she) does not eat", "no, i meant my cat", r"'no, i meant my cat' is a phrasing of pet_is_ill/1"),
         ("  joke:\n    known", "  a/b:\n    known", r"intents\.a/b\.\[key\]: String should match pattern"),
         ("slots:\n", "slots: " + "[" * 100, "not YAML: while parsing"),

@@ -10,14 +10,7 @@ from chatmill.encoded.token_files import read_split
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from support.process_groups import check_shards, count_held, in_processes
 from support.tiny import VOCABULARY
-from support.training_runs import (
-    free_port,
-    kill_when_saved,
-    read_curve,
-    run_training,
-    training_command,
-    write_tokens,
-)
+from support.training_runs import free_port, kill_when_saved, read_curve, run_training, training_command, write_tokens
 
 STEPS = 20  # with equal losses; rounding errors grow with every step
 CLOSE = 1.5e-5  # 1e-5, and half of the last digit that is written

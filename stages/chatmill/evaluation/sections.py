@@ -160,10 +160,7 @@ def text_section(
 
 
 def compression_section(
-    test: TestSet,
-    corpora: dict[TemplateName, Corpus],
-    template: TemplateName,
-    others: Iterable[Path],
+    test: TestSet, corpora: dict[TemplateName, Corpus], template: TemplateName, others: Iterable[Path]
 ) -> dict[str, Any]:
     """The section tokenizer; `corpora` are the test set in each template, `others` files of tokenizers to compare."""
     tokenizer = corpora[template].tokenizer
@@ -245,11 +242,7 @@ def read_paragraphs(file: Path, tokenizer: ChatTokenizer) -> list[str]:
 
 
 def initial_section(
-    path: Path | None,
-    trained: LoadedModel,
-    sample: TestSample,
-    general: Path,
-    parameters: EvaluateParameters,
+    path: Path | None, trained: LoadedModel, sample: TestSample, general: Path, parameters: EvaluateParameters
 ) -> dict[str, Any]:
     """The section initial: `before` is of the initial model with its own tokenizer and template, `after` of the other.
 

@@ -10,13 +10,7 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import (
-    Comparison,
-    ModelAnswer,
-    answer_nats,
-    compare_answers,
-    notes,
-)
+from chatmill.app.commands.compare import Comparison, ModelAnswer, answer_nats, compare_answers, notes
 from chatmill.app.named_models import find_or_fetch
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
 from chatmill.inference.chat_session import ChatSession

@@ -92,12 +92,7 @@ def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
     listing = next(remote.glob("files/md5/*/*.dir"))
     assert shown.out.splitlines() == [
         f"{file}: {problem}: {remedy}"
-        for file, problem in sorted(
-            {
-                copy: DAMAGED,
-                listing: "lists files that are damaged or missing there",
-            }.items()
-        )
+        for file, problem in sorted({copy: DAMAGED, listing: "lists files that are damaged or missing there"}.items())
     ]
     assert "remote far (s3://bucket/x): not checked: no folder of this machine" in shown.err
     for name, message in {"none": "no such remote: expected one of near", "far": "s3://bucket/x is no folder"}.items():

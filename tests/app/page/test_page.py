@@ -13,12 +13,7 @@ from playwright.sync_api import expect
 
 from chatmill.app import cli
 from chatmill.app.commands.page import build_page
-from chatmill.app.page.content import (
-    read_content,
-    template_content,
-    to_javascript,
-    tokenizer_content,
-)
+from chatmill.app.page.content import read_content, template_content, to_javascript, tokenizer_content
 from chatmill.calculator import calculate
 from chatmill.checkpoints.configuration import Variant
 from chatmill.conversation import CONTROL_TOKENS, Message
@@ -103,10 +98,7 @@ def test_patterns_are_translated(pattern, expected):
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [
-        ({"model_type": "mamba"}, ""),
-        ({"vocab_size": 1 << 24}, "are more than the 375 that browsers open"),
-    ],
+    [({"model_type": "mamba"}, ""), ({"vocab_size": 1 << 24}, "are more than the 375 that browsers open")],
 )
 def test_a_model_that_a_page_cannot_run_is_one_line_and_writes_nothing(changed, message, tmp_path, capsys, model):
     folder = shutil.copytree(model, tmp_path / "other")

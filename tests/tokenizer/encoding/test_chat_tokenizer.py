@@ -11,11 +11,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.types import bpe, byte, char, sentencepiece, whitespace, wordpiece
 from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, resolve
-from chatmill.tokenizer.vocabulary.tokenizer_folder import (
-    TOKENIZER_JSON,
-    add_special_tokens,
-    write_folder,
-)
+from chatmill.tokenizer.vocabulary.tokenizer_folder import TOKENIZER_JSON, add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from support.conversations import HOSTILE, MESSAGES
 

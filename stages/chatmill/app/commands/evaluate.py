@@ -8,14 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-from chatmill.app.measurement import (
-    Measurement,
-    ScoredDocument,
-    difference,
-    interval,
-    measure,
-    read_documents,
-)
+from chatmill.app.measurement import Measurement, ScoredDocument, difference, interval, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, plural, print_lines
@@ -43,14 +36,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
-    add(
-        "--data",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="conversations or text; may be repeated",
-    )
+    add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")
     formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
     default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")

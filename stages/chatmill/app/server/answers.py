@@ -9,13 +9,7 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from chatmill.app.server import requests, responses
-from chatmill.app.server.jobs import (
-    AnswerDelta,
-    CompletionJob,
-    GenerationConfig,
-    Job,
-    new_detokenizer,
-)
+from chatmill.app.server.jobs import AnswerDelta, CompletionJob, GenerationConfig, Job, new_detokenizer
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.prompts import Prompt
 from chatmill.app.server.security import (
@@ -176,10 +170,7 @@ class ChoiceWriter:
     """Formats one answer as a choice."""
 
     def __init__(
-        self,
-        answer: Answer,
-        parameters: requests.GenerationRequest,
-        builder: responses.CompletionBuilder,
+        self, answer: Answer, parameters: requests.GenerationRequest, builder: responses.CompletionBuilder
     ) -> None:
         self.answer, self._parameters, self._builder = answer, parameters, builder
         self._text_offset, self._first = len(answer.prompt.echo), True
@@ -223,10 +214,7 @@ class CompletionWriter:
     """Sends the answers to a request, one choice each."""
 
     def __init__(
-        self,
-        answers: Sequence[Answer],
-        parameters: requests.GenerationRequest,
-        builder: responses.CompletionBuilder,
+        self, answers: Sequence[Answer], parameters: requests.GenerationRequest, builder: responses.CompletionBuilder
     ) -> None:
         self._answers, self._parameters, self._builder = answers, parameters, builder
         self._choices = [ChoiceWriter(answer, parameters, builder) for answer in answers]

@@ -11,20 +11,9 @@ from chatmill.app.server import requests, responses
 from chatmill.app.server.answers import CompletionWriter, answer_response, start_answers, submit
 from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.prompts import (
-    chat_prompt,
-    check_ids,
-    text_prompts,
-    tokenize_prompt,
-    too_long,
-)
+from chatmill.app.server.prompts import chat_prompt, check_ids, text_prompts, tokenize_prompt, too_long
 from chatmill.app.server.requests import encode_without_blocking, parse
-from chatmill.app.server.security import (
-    PING_SECONDS,
-    CancellableResponse,
-    send_response,
-    to_api_error,
-)
+from chatmill.app.server.security import PING_SECONDS, CancellableResponse, send_response, to_api_error
 from chatmill.inference.sampler import TokenLogprob
 
 # The endpoints for tokens: ids of texts, texts of ids, and log probabilities.

@@ -39,13 +39,7 @@ from chatmill.app.server.security import (
 # The pages and their scripts and styles: files of the package, read once.
 
 SCRIPT = "text/javascript"
-MEDIA_TYPES = {
-    ".html": "text/html",
-    ".css": "text/css",
-    ".js": SCRIPT,
-    ".mjs": SCRIPT,
-    ".svg": "image/svg+xml",
-}
+MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
 PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
 
 
@@ -135,10 +129,7 @@ def openapi() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
         "paths": {path: _operation(path, endpoint) for path, endpoint in ENDPOINTS.items()},
-        "components": {
-            "schemas": schemas["$defs"],
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas["$defs"], "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}, {}],
     }
 

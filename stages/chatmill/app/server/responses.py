@@ -30,13 +30,7 @@ class CompletionBuilder:
         self._chunk_fields = {"object": f"{object_name}.chunk" if kind == "chat" else object_name, **self._head}
 
     def chunk(
-        self,
-        index: int,
-        parts: Sequence[Part],
-        logprobs: JsonObject | None,
-        more: JsonObject,
-        *,
-        first: bool = False,
+        self, index: int, parts: Sequence[Part], logprobs: JsonObject | None, more: JsonObject, *, first: bool = False
     ) -> JsonObject:
         """A chunk with the parts that were added to an answer."""
         text = plain_text(parts)
@@ -59,12 +53,7 @@ class CompletionBuilder:
         return {**self._chunk_fields, "choices": [], "usage": usage}
 
     def choice(
-        self,
-        index: int,
-        parts: Sequence[Part],
-        logprobs: JsonObject | None,
-        finish_reason: str,
-        more: JsonObject,
+        self, index: int, parts: Sequence[Part], logprobs: JsonObject | None, finish_reason: str, more: JsonObject
     ) -> JsonObject:
         choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason, **more}
         if self.kind == "text":
