@@ -120,10 +120,7 @@ def test_a_shape_that_cannot_be_is_named_with_its_file(llama, changes, message):
         ({"num_hidden_layers": 3}, r"9 missing: model\.layers\.2\.\S+, \S+, \S+ …"),
         ({"num_hidden_layers": 1}, r"9 unexpected: model\.layers\.1\."),
         ({"num_hidden_layers": 1_000_000}, "21 tensors, but config.json says 1000000 layers"),
-        (
-            {"vocab_size": 97},
-            r"2 of another shape: model\.embed_tokens\.weight \(96, 32\) where \(97, 32\) is exp",
-        ),
+        ({"vocab_size": 97}, r"2 of another shape: model\.embed_tokens\.weight \(96, 32\) where \(97, 32\) is exp"),
         ({"head_dim": 1 << 30}, r"8 of another shape: .*where \(4294967296, 32\) is expected"),
     ],
 )

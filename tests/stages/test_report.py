@@ -150,24 +150,8 @@ def test_every_figure_stands_on_the_page(write_page):
     of_data = {"prompt": "And then?", "answer": "Ha", "stopped": False, "true": "Then <so>.", "messages_before": 2}
     shown = Outline(write_page(samples=[{"prompt": "Hi", "answer": "Ho", "stopped": True}, of_data])).text
     assert "after 2 messages: And then?" in shown and "Then <so>." in shown
-    for figure in (
-        "0.900",
-        "0.400",
-        "1.100",
-        "1.900",
-        "1.300",
-        "1.350",
-        "up to 4 tokens were counted in 8,000 tokens of training",
-        "95.0 %",
-        "75.0 %",
-        "99.5 %",
-        "9,000",
-        "role order",
-        "2,718",
-        "3,142",
-        "HiHo",
-        "<fast>",
-    ):
+    figures = "0.900|0.400|1.100|1.900|1.300|1.350|95.0 %|75.0 %|99.5 %|9,000|role order|2,718|3,142|HiHo|<fast>"
+    for figure in ("up to 4 tokens were counted in 8,000 tokens of training", *figures.split("|")):
         assert figure in shown
 
 
@@ -245,14 +229,8 @@ def test_what_was_not_measured_is_left_out(write_page):
 )
 def test_bad_input_is_named(tmp_path, name, content, message):
     write_folder(VOCABULARY, tmp_path / "tokenizer")
-    files = {
-        "mix": "mix.json",
-        "train": "train.jsonl",
-        "curve": "train.tsv",
-        "evaluate": "evaluate.json",
-        "benchmark": "benchmark.json",
-    }
-    files |= {"soft_tokenizer": "soft_tokenizer.json", "samples": "samples.jsonl"}
+    files = {"mix": "mix.json", "train": "train.jsonl", "curve": "train.tsv", "evaluate": "evaluate.json"}
+    files |= {name: f"{name}.json" for name in ("benchmark", "soft_tokenizer")} | {"samples": "samples.jsonl"}
     for key, file in files.items():
         good = {"curve": CURVE, "samples": "", "train": ""}.get(key, "{}")
         (tmp_path / file).write_text(content if key == name else good, encoding="latin-1")

@@ -65,10 +65,7 @@ def test_factors_are_those_worked_out_by_hand(weights, factors):
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (
-            dict.fromkeys(NAMES, 0),
-            r"^nothing is left to train on: expected a weight above 0 for one of letters, ski",
-        ),
+        (dict.fromkeys(NAMES, 0), r"^nothing is left to train on: expected a weight above 0 for one of letters, ski"),
         ({"letters": "0%", "skills": 0}, r"^nothing is left to train on: "),
         (
             {"letters": "60%", "skills": "40%"},

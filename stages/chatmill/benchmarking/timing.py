@@ -77,11 +77,8 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
             engine.rewind(0)
             if prompt[1:]:
                 engine.append(prompt[:-1])
-            timed, sampler, reply = (
-                TimedEngine(engine),
-                Sampler(tokenizer.is_text, sampling),
-                IncrementalDetokenizer(tokenizer),
-            )
+            timed, sampler = TimedEngine(engine), Sampler(tokenizer.is_text, sampling)
+            reply = IncrementalDetokenizer(tokenizer)
             started = perf_counter()
             for token in generate(timed, prompt[-1:], sampler=sampler, stop_ids=(), max_tokens=STREAMED):
                 reply.push(token)

@@ -98,12 +98,6 @@ def _nats(logits: np.ndarray, targets: Ids) -> np.ndarray:
     return nats
 
 
-# Scores texts in batches with the project's own model in PyTorch.
-
-
-# Rounds the numbers of metrics.
-
-
 def rounded(value: Any, digits: int = 6) -> Any:
     """A number, or all numbers in nested dictionaries and tuples, rounded to `digits` decimals."""
     if isinstance(value, dict):

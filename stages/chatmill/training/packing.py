@@ -15,14 +15,8 @@ from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.chains import Heads, Row, best_fit, draw_epoch, find_heads, make_chains, source_factors
 from chatmill.training.train_parameters import TrainParameters, Weight
 
-# Complete conversations, by themselves or in chains, packed into rows of equal length.
-
-# Bin packing of items into rows of equal length.
-
 _BLOCK = 1 << 24  # tokens that are looked through at once
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
-
-
 _ARRAYS = ("starts", "lengths", "truncated", "documents")  # of ConversationSpans
 
 

@@ -153,7 +153,7 @@ def test_what_the_tool_was_asked_and_answered_stands_in_its_place(page):
     groups = last(page).locator(".content > *")
     expect(groups).to_have_text(["asked the calculator 48*7", "it answered 336", "It is 336."])
     assert [entry["role"] for entry in captured_request(page, lambda: ask(page, "Hello"))["messages"]] == [
-        *("user", "assistant", "tool", "assistant", "user"),
+        *("user", "assistant", "tool", "assistant", "user")
     ]
 
 
