@@ -62,9 +62,9 @@ def detect_format(file: Path) -> TokenizerFormat:
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if has_footer(data):  # first: the length of the longest token, with which it begins, may be any byte
         return "binary"
-    if data[:1] == b"\x80":
+    if re.match(rb"\x80[\2-\5]", data):
         return "pickle"
-    if start[:1] == b"{":
+    if start[:1] == b"{" and b"\0" not in start:
         return _detect_json(file, data)
     if _RANK.fullmatch(start.split(b"\n")[0]):
         return "ranks"
