@@ -9,7 +9,7 @@ from support.corruption import damage, dead_pid
 from support.small_project import in_cache, write_project
 
 TEXT = b"some text\n" * 20
-DAMAGED = "is not the content that its name says, that of data/copy.txt, data/fold/a.txt"
+DAMAGED = "is not the content that its name says (data/copy.txt, data/fold/a.txt)"
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 
 

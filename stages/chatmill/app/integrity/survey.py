@@ -81,7 +81,7 @@ class Survey:
         """What is wrong with a damaged object, and which outputs it is."""
         places = self.places.get(name, ["no output of this dvc.lock"])
         more = f" and {len(places) - MAX_PLACES} more" if len(places) > MAX_PLACES else ""
-        return f"{self.digests[file].error or NOT_ITS_NAME}, that of {', '.join(places[:MAX_PLACES])}{more}"
+        return f"{self.digests[file].error or NOT_ITS_NAME} ({', '.join(places[:MAX_PLACES])}{more})"
 
     def is_cached(self, item: Item) -> bool:
         return {item.md5, *(self.members(item) or {}).values()} <= self.sound.keys()

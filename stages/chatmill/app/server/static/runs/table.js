@@ -27,7 +27,8 @@ export const COLUMNS = [
   { key: "skills_held_back", title: "… held back", about: "Skills, held back", show: percent, best: HIGH },
   { key: "verbatim", title: "Copied", about: "Copied from the training data", show: percent, best: LOW },
   { key: "bytes_per_token", title: "Bytes per token", show: fixed(2), best: HIGH },
-  { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine", like: "timing" },
+  { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine",
+    like: "timing" },
   { key: "graph_megabytes", title: "Graph, MB", show: fixed(2), best: LOW },
 ];
 
@@ -166,7 +167,7 @@ export function sorted(runs, column, descending) {
   return [...(descending ? withValue.reverse() : withValue), ...withoutValue];
 }
 
-/** The best value of a column; null if fewer than two runs have one, all have the same, or they are not alike in `like`.
+/** The best value of a column; null if fewer than two runs have one, all have the same, or they differ in `like`.
  * @param {Column} column
  * @param {Run[]} runs
  */
