@@ -71,12 +71,14 @@ class PromptBuilder:
         """How many tokens a prompt may have, so that an answer fits after it."""
         return self.context - min(max_tokens, self.context // 4)
 
-    def truncate(self, conversation: Conversation, max_tokens: int) -> tuple[Conversation, list[int]]:
-        """The conversation, without its oldest turns where it is too long, and its prompt ids.
+    def truncate(
+        self, conversation: Conversation, max_tokens: int, *, follows: bool = False
+    ) -> tuple[Conversation, list[int]]:
+        """The conversation, without its oldest turns where it is too long, and its prompt ids, as of `prompt_ids`.
 
         Raises ValueError where its last turn alone is too long.
         """
-        room, ids = self.max_prompt_tokens(max_tokens), self.prompt_ids(conversation)
+        room, ids = self.max_prompt_tokens(max_tokens), self.prompt_ids(conversation, follows=follows)
         if len(ids) <= room:
             return conversation, ids
         turns = [index for index, message in enumerate(conversation) if message.role == "user"]
@@ -84,18 +86,23 @@ class PromptBuilder:
         def shorter(turn: int) -> Conversation:
             return conversation[: turns[0]] + conversation[turn:]
 
-        dropped = bisect_left(turns, True, key=lambda turn: len(self.prompt_ids(shorter(turn))) <= room)
+        def prompt(turn: int) -> list[int]:
+            return self.prompt_ids(shorter(turn), follows=follows)
+
+        dropped = bisect_left(turns, True, key=lambda turn: len(prompt(turn)) <= room)
         if dropped == len(turns):
-            tokens = len(self.prompt_ids(shorter(turns[-1])))
+            tokens = len(prompt(turns[-1]))
             raise ValueError(
                 f"the message takes {tokens} tokens, but the model has room for {room}: shorten it, or lower max_tokens"
             )
-        remaining = shorter(turns[dropped])
-        return remaining, self.prompt_ids(remaining)
+        return shorter(turns[dropped]), prompt(turns[dropped])
 
-    def prompt_ids(self, conversation: Conversation) -> list[int]:
-        """The ids of a conversation and the generation prompt; a last message of the assistant is continued."""
-        continues = bool(conversation) and conversation[-1].role == "assistant"
+    def prompt_ids(self, conversation: Conversation, *, follows: bool = False) -> list[int]:
+        """The ids of a conversation and the generation prompt.
+
+        A last message of the assistant is continued, unless another one `follows` it.
+        """
+        continues = not follows and bool(conversation) and conversation[-1].role == "assistant"
         return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
 
     def encode(self, segments: Iterable[Segment]) -> list[int]:

@@ -182,6 +182,10 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
     assert refused(client, messages=long) == (400, "messages", "context_length_exceeded")
     message = client.post("/v1/chat/completions", json={"messages": long}).json()["error"]["message"]
     assert message.endswith("shorten the text, or set truncation: auto, which leaves out the oldest turns")
+    assert (
+        chat(client, [*long, {"role": "assistant", "content": "Hi"}], truncation="auto")["timings"]["dropped_messages"]
+        == 2
+    )
     result = chat(client, long, truncation="auto", return_token_ids=True)
     assert (result["timings"]["dropped_messages"], result["timings"]["lost"]) == (2, "")
     assert result["prompt_token_ids"] == client.post("/tokenize", json={"messages": [*turn, *HELLO]}).json()["tokens"]

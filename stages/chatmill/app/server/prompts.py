@@ -40,19 +40,15 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
         raise ApiError(400, message, param="messages")
     answer_prefix = "" if continues and last.parts else None
     conversation = model.prompt_builder.declare(conversation)
-    if last.role == "assistant" and not continues:
-        ids = model.prompt_builder.encode(model.loaded.template.prompt(conversation))
-        if len(ids) >= model.context:
-            raise too_long(len(ids), model.context, "messages")
-        return Prompt(ids)
-    lost = model.loaded.tokenizer.lost(last.text)
+    follows = last.role == "assistant" and not continues
+    lost = "" if follows else model.loaded.tokenizer.lost(last.text)
     if parameters.truncation == "auto":
         try:
-            remaining, ids = model.prompt_builder.truncate(conversation, max_tokens)
+            remaining, ids = model.prompt_builder.truncate(conversation, max_tokens, follows=follows)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="context_length_exceeded") from error
         return Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)
-    ids = model.prompt_builder.prompt_ids(conversation)
+    ids = model.prompt_builder.prompt_ids(conversation, follows=follows)
     if len(ids) >= model.context:
         several = [message.role for message in conversation].count("user") > 1
         remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
