@@ -52,10 +52,7 @@ def test_files_and_parameters_reach_main(project):
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        (
-            "{number: 3, colour: red}",
-            "count: params.yaml: unknown parameter count.colour: expected one of number, ",
-        ),
+        ("{number: 3, colour: red}", "count: params.yaml: unknown parameter count.colour: expected one of number, "),
         ("{}", "count: params.yaml: missing parameter count.number"),
         ("{number: 0}", "count: params.yaml: count.number: expected an integer above 0, got 0"),
         ("{number: 1.5}", "count: params.yaml: count.number: expected an integer above 0, got 1.5"),

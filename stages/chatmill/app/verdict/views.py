@@ -100,9 +100,7 @@ def _scored_text(corpus: Corpus, nats: np.ndarray, is_scored: np.ndarray, tokens
         if scored
     )
     return ScoredText(
-        b"".join(texts),
-        np.repeat(nats[tokens] / np.maximum(lengths, 1), lengths),
-        ends[~is_scored[tokens]].tolist(),
+        b"".join(texts), np.repeat(nats[tokens] / np.maximum(lengths, 1), lengths), ends[~is_scored[tokens]].tolist()
     )
 
 
