@@ -22,15 +22,15 @@ def assistant(content, *calls):
     return said("assistant", content, *calls)
 
 
-def call(arguments, name="calculator"):
-    return {"type": "function", "id": "call_1", "function": {"name": name, "arguments": arguments}}
+def call(arguments, name="calculator", number=1):
+    return {"type": "function", "id": f"call_{number}", "function": {"name": name, "arguments": arguments}}
 
 
 def result(content="336"):
     return said("tool", content)
 
 
-OBJECT, TEXT = call({"expression": "48*7"}), call('{"expression": "48*7"}')
+OBJECT, TEXT = call({"expression": "48*7"}), call('{"expression": "48*7"}', number=2)
 ANSWER = assistant("It is 336.")
 CONVERSATIONS = [
     [user("Hi")],
