@@ -240,7 +240,7 @@ def test_every_tokenizer_type_has_its_settings_in_params():
 def test_described_alike_everywhere(name):
     description = STAGES[name]["desc"]
     assert inspect.getdoc(importlib.import_module(name)).splitlines()[0] == description
-    assert f"`{name}` | {description} |" in (ROOT / "README.md").read_text()
+    assert f"`{name}` | {description} |" in (ROOT / "stages/README.md").read_text()
 
 
 def test_every_script_is_a_stage():

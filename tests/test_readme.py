@@ -29,7 +29,7 @@ PAGES = {
     )
     if "vendor" not in file.parts
 }
-LINES = 220  # of the first page
+LINES = 180  # of the first page
 
 
 def blocks(language):
