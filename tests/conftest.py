@@ -67,5 +67,5 @@ def edited(project):
     yield edit
     for file, content in before.items():
         file.write_bytes(content)
-        if file.name == "README.md":  # there was none
+        if not content:  # there was none
             file.unlink()
