@@ -175,18 +175,28 @@ def num_weights(config: ModelConfig) -> tuple[int, int]:
 
 
 def memory_needed(
-    config: ModelConfig, rows: int, row_length: int, precision: Precision, shards: int = 1, copies: int = 0
+    config: ModelConfig,
+    rows: int,
+    row_length: int,
+    precision: Precision,
+    shards: int = 1,
+    copies: int = 0,
+    *,
+    is_new: bool = True,
+    has_adapters: bool = False,
 ) -> int:
     """Peak bytes of a step that computes `rows` rows together, beyond a process that has loaded torch.
 
     Weights, gradients and the optimiser's state are spread over `shards` processes; `copies` of the weights are not.
+    A model that is not new has no Muon; one with adapters takes most while it is loaded.
     """
     matrices, others = num_weights(config)
-    state = (12 * matrices + 16 * others) / shards  # float32: weights, gradients, and one momentum or two
+    each, other = (12, 16) if is_new else (12, 12) if has_adapters else (16, 16)
+    state = (each * matrices + other * others) / shards  # float32: weights, gradients, and one momentum or two
     state += 4 * copies * (matrices + others)
     size, width = config.head_dim, config.hidden_size
     layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
-    muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer
+    muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer * is_new
     activations = (
         4
         * config.num_hidden_layers
@@ -208,6 +218,8 @@ def memory_limits(
         precision=choose_precision(parameters.precision, device),
         shards=group.size if parameters.shard else 1,
         copies=int(parameters.keep == "best" and device == "cpu"),
+        is_new=parameters.initial is None,
+        has_adapters=parameters.lora_rank is not None,
     )
     return needed, available_memory(group.device) // group.processes_per_device
 
