@@ -35,7 +35,7 @@ def repository(tmp_path_factory):
     made.write("data/metrics/summary.json", json.dumps({"bits_per_byte": {"all": 0.5}, "skills": [1]}))
     made.time({"onnx": {"cache": {"long": 3}}})
     made.branch("otherwise")
-    made.measure(1.25, token_ms=0.75)
+    made.measure(1.25)
     (made.folder / "dvc.lock").unlink()
     made.branch("unfetched")
     made.write("dvc.yaml", "stages: [")

@@ -16,7 +16,7 @@ from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
 from chatmill.app.runs.listing import State, list_states, run_git
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
-from chatmill.report.summary import ENGINE, PROMPT_TOKENS
+from chatmill.report.summary import PROMPT_TOKENS
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -213,13 +213,8 @@ def run_parameters(params: Metrics | None) -> RunRow:
 
 
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
-    """The metrics of a run; if its fastest engine is not known, the time is that of the summary's engine.
-
-    `timing` says under which conditions a time was measured: others are no match for it.
-    """
+    """The metrics of a run. `timing` says under which conditions a time was measured: others are no match for it."""
     engine, prompt, milliseconds = latency(benchmark)
-    if milliseconds is None and (milliseconds := finite_number(get_nested(summary, "token_ms"))) is not None:
-        engine, prompt = f"{ENGINE}, prompt of about {PROMPT_TOKENS}", PROMPT_TOKENS
     processor, _, _ = str(get_nested(summary, "processor")).partition(",")
     return {
         "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
