@@ -33,7 +33,6 @@ RUNS = [
     ["qwen3c", "data/model", "data/export/qwen3c"],
     ["repair"],
     ["show", "Hello", "--tokenizer", "data/tokenizer"],
-    ["soft-tokenizer", "--model", "data/model", "--steps", "2", "--features", "32"],
     ["verify"],
 ]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
+from chatmill.datasets.repair import EMAIL, PHONE, is_phone
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
@@ -29,11 +30,6 @@ def _luhn(number: str) -> bool:
     doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
     is_book = len(digits) == 13 and digits[:2] == [9, 7]  # the number of a book or magazine has another checksum
     return len({*digits}) > 1 and not is_book and (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
-
-
-def _is_phone(number: str) -> bool:
-    digits = [digit for digit in number if digit.isdigit()]
-    return 8 <= len(digits) <= 15 and len({*digits}) > 2
 
 
 def _is_address(number: str) -> bool:
@@ -57,13 +53,8 @@ ODDITIES = {
     "placeholders": Oddity(
         re.compile(r"\{\{\s*\w+\s*\}\}|\[(?:NAME|REDACTED|EMAIL|PHONE|URL)[\w ]*\]|<(?:unk|pad|mask|NAME|URL|USER)>")
     ),
-    "e-mail addresses": Oddity(re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}\b")),
-    "phone numbers": Oddity(
-        re.compile(
-            r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w,/-])"
-        ),
-        _is_phone,
-    ),
+    "e-mail addresses": Oddity(EMAIL),
+    "phone numbers": Oddity(PHONE, is_phone),
     "card numbers": Oddity(re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])"), _luhn),
     "IP addresses": Oddity(re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"), _is_address),
 }

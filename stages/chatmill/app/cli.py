@@ -22,7 +22,6 @@ COMMANDS = {
     "qwen3c": "convert a model to the Q8_0 files of qwen3.c",
     "repair": "remove what is damaged or was left by killed commands, so that `dvc repro` restores it",
     "serve": "serve models: a chat page in the browser, and an OpenAI-compatible API",
-    "soft-tokenizer": "compute embeddings from the bytes of tokens, and replace a model's tokenizer",
     "show": "show a text or a conversation token by token",
     "verify": "check outputs, inputs, DVC's cache and remotes against dvc.lock",
 }

@@ -139,11 +139,11 @@ def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -
     """The documents in the model's tokens and template, and which of them are scored."""
     _, tokenizer, template, *_ = loaded
     scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
-    segments = [to_segments(document.content, template) for document in documents]
+    segments = [_to_segments(document.content, template) for document in documents]
     return Corpus.from_segments(segments, tokenizer, escaped=template.escapes, scored=scored)
 
 
-def to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
+def _to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     plain, train = (text_or_messages(content), content.train) if isinstance(content, Record) else (content, None)
     return template.text(plain) if isinstance(plain, str) else template.full_conversation(plain, train)
 

@@ -17,6 +17,7 @@ from chatmill.conversation import (
     IM_END,
     IM_START,
     Conversation,
+    Message,
     Record,
     check_turns,
     declared_tools,
@@ -28,7 +29,7 @@ from chatmill.conversation import (
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.repair import SourceParameters, Tally, repair
+from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress
@@ -54,6 +55,7 @@ def dataset_of(parameters: SourceParameters) -> Dataset:
         limit=parameters.limit,
         seed=parameters.seed,
         mapping=parameters.mapping,
+        roles=parameters.roles,
         files=parameters.patterns,
     )
 
@@ -83,12 +85,13 @@ def _entries(
         extent = Extent(*map(sum, zip(extent, *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
     repaired = repair(item.turns, parameters.rules)
-    entry = _record(item, repaired.turns, source, parameters)
+    turns, _, redacted = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
+    entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
         yield Reject(entry.place, entry.reason, entry.detail, *extent)
         return
-    parts = [*item.dropped, *repaired.dropped]
-    tally.keep(extent_of(repaired.turns) if parts or repaired.rules else extent, (*repaired.rules, *item.notes))
+    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redacted, *item.notes]
+    tally.keep(extent_of(turns) if parts or rules else extent, rules)
     yield entry
     for part in parts:
         yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
@@ -114,12 +117,14 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
 
 
 def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
-    extent, text = Extent(1, num_bytes(item.text)), escape(item.text)
+    turn = Turn(Message.from_text("user", item.text))
+    (turn,), _, redacted = redact([turn], ()) if parameters.redact else Repaired([turn], [], [])
+    extent, text = Extent(1, num_bytes(item.text)), escape(turn.message.text)
     tally.read(extent)
     problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
     if problem:
         return Reject(item.place, *problem, *extent)
-    tally.keep(extent, ())
+    tally.keep(extent, redacted)
     return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
 
 
@@ -274,7 +279,7 @@ def _in_utf8(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-WANTED = {"language"}  # reasons that are no faults
+WANTED = {"language", "one_sided"}  # reasons that are no faults
 
 
 def log_counts(source: str, result: Written, rejects: Path) -> None:

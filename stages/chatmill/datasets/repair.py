@@ -1,13 +1,16 @@
 """Repairs conversations so that speakers take turns, counts what became of their messages, and has the parameters."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from chatmill.conversation import Message, Part
+from chatmill.datasets.formats.chat_logs import LOGS
 from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, extent_of, join_texts, num_bytes
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
@@ -187,6 +190,42 @@ def _end_with_answer(result: _Draft) -> None:
         del result.turns[end:]
 
 
+# Replaces personal data by stand-ins.
+
+
+def is_phone(number: str) -> bool:
+    digits = [digit for digit in number if digit.isdigit()]
+    return 8 <= len(digits) <= 15 and len({*digits}) > 2
+
+
+EMAIL = re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}\b")
+PHONE = re.compile(r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w,/-])")
+_MIN_NAME = 3  # letters of a part of a name that is one by itself
+
+
+def redact(turns: Sequence[Turn], names: Iterable[str]) -> Repaired:
+    """The conversation with [email], [phone] and [name] in place of addresses, numbers and the names of speakers."""
+    parts = {part for name in names for part in (name, *re.findall(r"[^\W\d_]+", name)) if len(part) >= _MIN_NAME}
+    longest_first = "|".join(map(re.escape, sorted(parts, key=len, reverse=True)))
+    name = re.compile(rf"(?i)(?<!\w)(?:{longest_first})(?!\w)" if parts else "(?!)")
+    rules, result = list[str](), list[Turn]()
+    for turn in turns:
+        texts = [part.text for part in turn.message.parts]
+        for what, pattern, counts in (("email", EMAIL, bool), ("phone", PHONE, is_phone), ("name", name, bool)):
+            stand_in = partial(_stand_in, f"[{what}]", counts)
+            before, texts = texts, [pattern.sub(stand_in, text) for text in texts]
+            if texts != before and f"redacted_{what}" not in rules:
+                rules.append(f"redacted_{what}")
+        parts_of = tuple(Part(part.kind, text) for part, text in zip(turn.message.parts, texts, strict=True))
+        changed = turn._replace(message=Message(turn.message.role, parts_of))
+        result.append(changed._replace(added=turn.added + extent_of([changed]).bytes - extent_of([turn]).bytes))
+    return Repaired(result, [], rules)
+
+
+def _stand_in(text: str, counts: Callable[[str], bool], match: re.Match[str]) -> str:
+    return text if counts(match[0]) else match[0]
+
+
 # The parameters of a dataset: an entry of the section prepare of params.yaml; data/README.md describes each.
 
 
@@ -205,6 +244,7 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
     same_role: Literal["join", "reject"] = "join"
     join_with: str = "\n\n"
     mask_history: bool = False
+    redact: bool = False  # personal data is replaced by stand-ins
     limit: PositiveInt | None = None
     seed: NonNegativeInt = 0
     max_reject_rate: Fraction = 0.05  # of 20 published sets read as they should be, none had more than 0.016
@@ -214,7 +254,8 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         for name in ("roles", "first", "turn_separator", "languages"):
-            if getattr(self, name) and self.columns is None:
+            is_log = name == "roles" and self.format in LOGS
+            if getattr(self, name) and self.columns is None and not is_log:
                 raise ValueError(f"{name} needs columns, which the format table has")
         if self.languages is not None and self.columns is not None and self.columns.language is None:
             raise ValueError("languages needs columns.language")

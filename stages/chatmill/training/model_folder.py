@@ -7,7 +7,6 @@ byte_encoder.safetensors  the network that computes embeddings from bytes; its s
 """
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,13 +19,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import to_hugging_face
-from chatmill.checkpoints.weights import SUFFIXES
 from chatmill.conversation import BOS, CALL_END, IM_END, IM_START, MARKERS, PAD, LossKind
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.model.chat_model import ChatModel
-from chatmill.pipeline.manifest import MANIFEST_NAME, write_manifest
+from chatmill.pipeline.manifest import write_manifest
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
-from chatmill.tokenizer.vocabulary.tokenizer_folder import CHAT_TEMPLATES, write_huggingface
+from chatmill.tokenizer.vocabulary.tokenizer_folder import write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.distributed import Group
 from chatmill.training.hardware import HardwareSettings
@@ -101,27 +99,6 @@ def write_model(
     generation = ids | {"eos_token_id": ends if len(ends) > 1 else ends[0]}  # a call's end, too: the caller runs it
     for name, content in (("config.json", config), ("generation_config.json", generation)):
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    save_weights(model.state_dict(), folder / "model.safetensors")
-    write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
-
-
-def write_copy(folder: Path, model: ChatModel, source: Path, vocabulary: Vocabulary, encoder: ByteEncoder) -> None:
-    folder.mkdir()
-    for file in [*source.iterdir(), *source.glob(f"{CHAT_TEMPLATES}/*.jinja")]:
-        if file.is_file() and file.name != MANIFEST_NAME and not file.name.endswith((*SUFFIXES, ".index.json")):
-            copy = folder / file.relative_to(source)
-            copy.parent.mkdir(exist_ok=True)
-            shutil.copyfile(file, copy)
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    metadata = {
-        "fingerprint": vocabulary.fingerprint,
-        **config.get("chatmill", {}),
-        "byte_encoder": asdict(encoder.shape),
-    }
-    config.pop("torch_dtype", None)  # the older name of dtype
-    config |= {"dtype": "float32", "tie_word_embeddings": model.config.tie_word_embeddings, "chatmill": metadata}
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
-    save_weights(encoder.state_dict(), folder / ENCODER_FILE)
     save_weights(model.state_dict(), folder / "model.safetensors")
     write_manifest(folder, kind="model", fingerprint=vocabulary.fingerprint)
 

@@ -14,6 +14,7 @@ from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Container, Sample, in_words, take_sample
 from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
+from chatmill.datasets.formats.chat_logs import LOGS, speakers
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
 # Shows in words what was found in a sample, what its section gives, and what is to check.
@@ -208,7 +209,9 @@ def counter_of(path: Path | None) -> Count | None:
 
 
 def speaker_names(sample: Sample, trial: Trial) -> Counter[str]:
-    """How the speakers are called in the rows, where a column says it."""
+    """How the speakers are called, where a log or a column of the rows says it."""
+    if trial.guess.format in LOGS:
+        return speakers(sample.files, trial.guess.format)
     columns = trial.guess.columns or NAMED.get(trial.guess.format, {})
     path, role = columns.get("messages", ""), columns.get("role", "role")
     names = Counter[str]()

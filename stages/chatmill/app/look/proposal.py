@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 
-from chatmill.app.look.guess import Guess, NoGuessError, text_file
+from chatmill.app.look.guess import MAX_NAMES, Guess, NoGuessError, text_file
 from chatmill.app.look.rows import guess_rows
 from chatmill.app.look.sample import Container, FileKind, Sample, ending, fill, first_rows, kind_of
 from chatmill.conversation import Record
+from chatmill.datasets.formats.chat_logs import EXPORTS, LOGS, export_format, speakers
 from chatmill.datasets.formats.containers import files_of, object_rows
 from chatmill.datasets.formats.example import Reject
-from chatmill.datasets.records import records
+from chatmill.datasets.records import WANTED, records
 from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.talk.persona import read_persona
 
@@ -59,7 +60,8 @@ def try_section(guess: Guess, sample: Sample) -> Trial:
     if guess.format == "hub":
         return trial
     seen = defaultdict[str, list[int]](lambda: [0, 0])
-    for file in [sample.path] if guess.format == "talk" else sample.read:
+    whole = guess.format == "talk" or guess.format in EXPORTS
+    for file in [sample.path] if whole else sample.read:
         try:
             _read(trial, tally, parameters_of(guess, file, limit=sample.limit), seen[str(file)])
         except (ValueError, OSError) as error:
@@ -82,7 +84,7 @@ def _read(trial: Trial, tally: Tally, parameters: SourceParameters, seen: list[i
             trial.reasons[entry.reason] += 1
         if isinstance(entry, Reject):
             trial.first.setdefault(entry.reason, entry)
-        is_entry = isinstance(entry, Record) or not entry.part
+        is_entry = isinstance(entry, Record) or not (entry.part or entry.reason in WANTED)
         seen[0] += isinstance(entry, Record)
         seen[1] += is_entry
         trial.entries += is_entry
@@ -111,6 +113,8 @@ def propose(sample: Sample) -> Trial:
     different: list[Path] = []
     if sample.path.is_dir() and sample.kind.container == Container.YAML:
         guesses = [_of_yaml(sample.path)]
+    elif (name := export_format(sample.rows)) is not None:
+        guesses = [_of_export(name, sample.files)]
     elif 1 < len(sample.files) <= _MAX_DIFFERENT:
         guesses, different = _keep_commonest(sample)
     if not guesses or guesses[0].format == "table":
@@ -132,6 +136,23 @@ def propose(sample: Sample) -> Trial:
         trial = try_section(trial.guess, sample)
     trial.guess.doubts += _doubts(trial)
     return trial
+
+
+def _of_export(name: str, files: Sequence[Path]) -> Guess:
+    """The guess of what a chat program wrote; of a log's speakers the one who says most is the assistant."""
+    if name not in LOGS:
+        return Guess(format=name)
+    names = speakers(files, name)
+    if not names:
+        raise NoGuessError("its messages have no text")
+    first = next(iter(names))
+    others = ", ".join(f"{who!r} ({count:,})" for who, count in names.most_common(MAX_NAMES) if who != first)
+    doubts = [
+        f"roles: the model learns to speak as {first!r} ({names[first]:,} messages), who replies most: set whom you "
+        f"want, or several, of {others or 'no others'}; whom to leave out goes under ignore",
+        "redact: true replaces names of speakers, e-mail addresses and phone numbers by [name], [email] and [phone]",
+    ]
+    return Guess(format=name, roles={"assistant": [first]}, doubts=doubts)
 
 
 def _keep_commonest(sample: Sample) -> tuple[list[Guess], list[Path]]:

@@ -56,7 +56,7 @@ class Example:
     `group` is the name of its group where the format defines one (chatmill.datasets.split); with None, conversations
     with the same messages before the first answer form a group. `skill` says how the last answer is scored
     (chatmill.evaluation.answering). `dropped` is what the format left out, and `notes` are the rules by which it
-    changed the entry.
+    changed the entry. `names` are those of persons who speak.
     """
 
     place: str
@@ -65,6 +65,7 @@ class Example:
     skill: dict[str, Any] | None = None
     dropped: Sequence[Dropped] = ()
     notes: Sequence[str] = ()
+    names: Sequence[str] = ()
 
     @property
     def conversation(self) -> Conversation:

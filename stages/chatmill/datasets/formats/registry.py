@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from chatmill.conversation import Conversation
-from chatmill.datasets.formats import chats, skills, talk
+from chatmill.datasets.formats import chat_logs, chats, skills, talk
 from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, without_null_arguments
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
@@ -99,7 +99,7 @@ _FORMATS = {
     "text": _simple(paragraphs, chats.from_text),
 }
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
-FORMAT_NAMES = (*_FORMATS, *_GENERATORS, "documents", "hub", "table")
+FORMAT_NAMES = (*_FORMATS, *chat_logs.EXPORTS, *_GENERATORS, "documents", "hub", "table")
 
 
 def read_dataset(path: Path, name: str, **options: Any) -> Iterator[Example | Document | Reject]:
@@ -115,12 +115,13 @@ def open_dataset(
     limit: int | None,
     seed: int,
     mapping: TableMapping | None = None,
+    roles: Roles | None = None,
     files: Iterable[str] = ("*",),
 ) -> Dataset:
     """The first `limit` rows of a file in the named format, or of the files in a folder, or all of them.
 
-    Only `skills` and `talk`, which generate their conversations, use `seed`, and only `table`, `hub` and
-    `documents` use the mapping. Raises ValueError for an unknown format.
+    Only `skills` and `talk`, which generate their conversations, use `seed`, only `table`, `hub` and `documents` use
+    the mapping, and only logs of chats the roles. Raises ValueError for an unknown format.
     """
     _check_mapping(name, mapping)
     if name in _GENERATORS:
@@ -131,6 +132,8 @@ def open_dataset(
         dataset = _hub_dataset(path, mapping)
     elif name == "documents":
         dataset = Dataset(read_documents(path, files, mapping))
+    elif name in chat_logs.EXPORTS:
+        dataset = Dataset(chat_logs.log_rows(files_of(path, files), name, roles or {}), chat_logs.convert)
     elif mapping is not None:
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:

@@ -1,0 +1,348 @@
+"""Exports of chat programs: logs of WhatsApp, Telegram, Discord and Slack, and ChatGPT's conversations.
+
+A log has no conversations: one is over after a quiet of PAUSE, or before the first question after MAX_MESSAGES. `roles`
+says who the assistant is; all others are the user, but for those under `ignore`:
+
+    format: whatsapp
+    roles: {assistant: Ben}
+
+Notices, deleted messages and those without text are left out and counted; of an edited one the last text is there.
+"""
+
+import html
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from chatmill.conversation import ROLES, Message
+from chatmill.datasets.formats.example import Dropped, Example, Extent, RawRow, Reject, Turn, describe_value, num_bytes
+from chatmill.datasets.formats.json_document import parse_json
+from chatmill.datasets.formats.mapping import Roles
+from chatmill.datasets.formats.row_readers import json_rows, lines, open_decompressed
+
+PAUSE = timedelta(hours=4)
+MAX_MESSAGES = 20  # a context is short, and of what is longer only the end is trained
+_MAX_NAMES = 8  # that an error lists
+
+
+class Line(NamedTuple):
+    """A message of a log; `kind` is `text`, or why it is left out."""
+
+    place: str
+    time: datetime
+    speaker: str
+    text: str
+    kind: str
+    thread: str = ""
+
+
+class Log(NamedTuple):
+    """The messages of a conversation, by role or by why they are left out, and the names of its speakers."""
+
+    messages: list[tuple[str, str]]
+    names: list[str]
+
+
+Chats = Iterator[list[Line] | Reject]
+
+
+def log_rows(files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow | Reject]:
+    """The conversations of exports, each a Log. Raises ValueError unless an assistant is named who speaks in them."""
+    if name == "chatgpt":
+        for file in files:
+            yield from map(_chatgpt_row, json_rows(file))
+        return
+    assistant, ignored = (_names(roles.get(role, ())) for role in ("assistant", "ignore"))
+    there = speakers(files, name)
+    if not assistant & _names(there):
+        found = ", ".join(f"{who} ({count:,} messages)" for who, count in islice(there.items(), _MAX_NAMES))
+        raise ValueError(f"{files[0]}: roles: who is the assistant? expected {{assistant: NAME}}, with one of {found}")
+    for chat in _READERS[name](files):
+        if isinstance(chat, Reject):
+            yield chat
+        else:
+            yield from _conversations(chat, assistant, ignored)
+
+
+def speakers(files: Sequence[Path], name: str) -> Counter[str]:
+    """The number of messages of each speaker of a log; who replies most comes first."""
+    messages, replies = Counter[str](), Counter[str]()
+    for chat in _READERS[name](files):
+        said = [] if isinstance(chat, Reject) else [line for line in chat if line.kind == "text"]
+        messages.update(line.speaker for line in said)
+        pairs = [(line, later) for line, later in pairwise(said) if later.time - line.time <= PAUSE]
+        replies.update(later.speaker for line, later in pairs if later.speaker != line.speaker)
+    return Counter({who: messages[who] for who in sorted(messages, key=lambda who: (-replies[who], who))})
+
+
+def _names(names: str | Iterable[str]) -> set[str]:
+    return {name.strip().casefold() for name in ([names] if isinstance(names, str) else names)}
+
+
+def _conversations(chat: list[Line], assistant: set[str], ignored: set[str]) -> Iterator[RawRow]:
+    part: list[tuple[Line, str]] = []
+    for line in chat:
+        name = line.speaker.strip().casefold()
+        role = "assistant" if name in assistant else "ignored_role" if name in ignored else "user"
+        role = role if line.kind == "text" else line.kind
+        is_question = role == "user" and len(part) >= MAX_MESSAGES and part[-1][1] == "assistant"
+        if part and (is_question or line.time - part[-1][0].time > PAUSE):
+            yield _row(part)
+            part = []
+        part.append((line, role))
+    if part:
+        yield _row(part)
+
+
+def _row(part: list[tuple[Line, str]]) -> RawRow:
+    names = sorted({line.speaker for line, _ in part if line.kind == "text"})
+    return part[0][0].place, Log([(role, line.text) for line, role in part], names)
+
+
+def convert(row: RawRow) -> Example | Reject:
+    """The conversation of a Log."""
+    place, log = row
+    turns = [Turn(Message.from_text(role, text)) for role, text in log.messages if role in ROLES]
+    roles = [turn.message.role for turn in turns]
+    if "user" not in roles or "assistant" not in roles[roles.index("user") :]:
+        size = sum(num_bytes(text) for _, text in log.messages)
+        return Reject(place, "one_sided", "no answer of the assistant", len(log.messages), size)
+    others = [(reason, text) for reason, text in log.messages if reason not in ROLES]
+    dropped = [Dropped(reason, Extent(1, num_bytes(text)), repr(text[:60])) for reason, text in others]
+    return Example(place, None, turns, None, dropped, (), log.names)
+
+
+# WhatsApp's text: `31.12.23, 23:59 - Anna: Hi` of Android, `[12/31/23, 11:59:30 PM] Anna: Hi` of iOS, in any language.
+
+STAMP = re.compile(
+    r"[\u200e\u200f]*\[?(\d{1,4})[./-] ?(\d{1,2})[./-] ?(\d{1,4}),?\s(\d{1,2})[:.](\d{2})(?:[:.](\d{2}))?"
+    r"(?:\s?([AaPp])\.?\s?[Mm]\.?)?(?:\]|\s[-–])\s(.*)"
+)
+_ORDERS = ((2, 1, 0), (2, 0, 1), (0, 1, 2))  # of year, month and day in a date
+_FILE = re.compile(
+    r"(?:image|video|audio|sticker|GIF|document|Contact card) omitted|null|"
+    r"\u200e?<[^<>\n]{5,60}>|\u200e.*|[^\n]+\.\w{2,4} \([^()\n]+\)",
+    re.DOTALL,
+)
+_CAPTION = re.compile(r"\u200e?[^\n]+\.\w{2,4} \([^()\n]+\)\n")
+_EDITED = re.compile(r"\s*\u200e<[^<>\n]+>$|\s*<[^<>\n]*\b(?:edited|bearbeitet|editó|modifié|modificato|editada)\W*>$")
+_DELETED = re.compile(
+    r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
+    r"wurde gelöscht|Eliminaste este mensaje|Se eliminó este mensaje|Vous avez supprimé ce message|Ce message a été "
+    r"supprimé|Hai eliminato questo messaggio|Questo messaggio è stato eliminato|Mensagem apagada|Você apagou esta "
+    r"mensagem)\.?"
+)
+
+
+def _whatsapp(files: Sequence[Path]) -> Chats:
+    for file in files:
+        found: list[tuple[str, re.Match[str], list[str]]] = []  # place, stamp, lines of the message
+        for row in lines(file):
+            if isinstance(row, Reject):
+                yield row
+            elif (match := STAMP.match(row[1])) is not None:
+                found.append((row[0], match, [match[8]]))
+            elif found:
+                found[-1][2].append(row[1])
+        if not found:
+            raise ValueError(f"{file}: no chat of WhatsApp: expected lines such as '31.12.23, 23:59 - Anna: Hi'")
+        times = _times(file, [match for _, match, _ in found])
+        yield [_said(place, time, "\n".join(text)) for (place, _, text), time in zip(found, times, strict=True)]
+
+
+def _times(file: Path, stamps: Sequence[re.Match[str]]) -> list[datetime]:
+    """The times of messages, in that order of day, month and year in which they go back least."""
+    found = []
+    for order in _ORDERS:
+        try:
+            times = [_time(stamp, order) for stamp in stamps]
+        except ValueError:
+            continue
+        found.append((sum(later < time for time, later in pairwise(times)), times))
+    if not found:
+        raise ValueError(f"{file}: its dates fit no order of day, month and year")
+    return min(found, key=lambda one: one[0])[1]
+
+
+def _time(stamp: re.Match[str], order: tuple[int, int, int]) -> datetime:
+    year, month, day = (int(stamp[at + 1]) for at in order)
+    hour = int(stamp[4])
+    if stamp[7]:
+        hour = hour % 12 + 12 * (stamp[7] in "Pp")
+    return datetime(year + 2000 * (year < 100), month, day, hour, int(stamp[5]), int(stamp[6] or 0))
+
+
+def _said(place: str, time: datetime, text: str) -> Line:
+    name, colon, said = text.partition(": ")
+    said = _EDITED.sub("", _CAPTION.sub("", said))
+    if not colon or '"' in name or "\n" in name:
+        return Line(place, time, "", text, "notice")
+    kind = "deleted" if _DELETED.fullmatch(said) else "no_text" if _FILE.fullmatch(said) or not said.strip() else "text"
+    return Line(place, time, name.strip("\u200e~ \u202f\xa0"), said, kind)
+
+
+# JSON: Telegram's result.json of a chat or of all, DiscordChatExporter's of a channel, Slack's folders of days.
+
+
+def _document(file: Path) -> Any:
+    with open_decompressed(file) as stream:
+        try:
+            return parse_json(stream.read().decode("utf-8-sig"))
+        except ValueError as error:
+            raise ValueError(f"{file}: not JSON: {error}") from error
+
+
+def _read(file: Path, entries: Any, line: Callable[[str, Any], Line], where: str = "messages") -> Chats:
+    if not isinstance(entries, list):
+        raise ValueError(f"{file}: expected a list of {where}, got {describe_value(entries)}")
+    chat: list[Line] = []
+    for number, entry in enumerate(entries, start=1):
+        place = f"{file}: message {number}"
+        try:
+            chat.append(line(place, entry))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            yield Reject(place, "bad_row", f"no message: {type(error).__name__} {error}, in {describe_value(entry)}", 1)
+    yield chat
+
+
+def _telegram(files: Sequence[Path]) -> Chats:
+    for file in files:
+        content = _document(file)
+        every = content["chats"].get("list") if isinstance(content, dict) and "chats" in content else [content]
+        for chat in every:
+            yield from _read(file, chat.get("messages") if isinstance(chat, dict) else chat, _telegram_line)
+
+
+def _telegram_line(place: str, entry: Any) -> Line:
+    said = entry.get("text") or entry.get("text_entities") or ""
+    parts = [said] if isinstance(said, str) else said
+    text = "".join(part if isinstance(part, str) else part["text"] for part in parts)
+    kind = "notice" if entry["type"] != "message" else "text" if text.strip() else "no_text"
+    return Line(place, datetime.fromisoformat(entry["date"]), entry.get("from") or "Deleted Account", text, kind)
+
+
+def _discord(files: Sequence[Path]) -> Chats:
+    for file in files:
+        content = _document(file)
+        yield from _read(file, content.get("messages") if isinstance(content, dict) else content, _discord_line)
+
+
+def _discord_line(place: str, entry: Any) -> Line:
+    author, text = entry["author"], entry["content"]
+    kind = "notice" if entry["type"] not in ("Default", "Reply") else "text" if text.strip() else "no_text"
+    return Line(place, datetime.fromisoformat(entry["timestamp"]), author.get("nickname") or author["name"], text, kind)
+
+
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_WITH_TEXT = (None, "thread_broadcast", "me_message", "file_share", "bot_message")
+_LINK = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
+
+
+def _slack(files: Sequence[Path]) -> Chats:
+    days = [file for file in files if _DAY.fullmatch(file.name.partition(".")[0])]
+    if not days:
+        raise ValueError(f"{files[0]}: expected the folder of a channel or of all, with files such as 2023-12-31.json")
+    users: dict[str, str] = {}
+    for file in {place / "users.json" for day in days for place in (day.parent, day.parent.parent)}:
+        for user in _document(file) if file.is_file() else ():
+            users[user["id"]] = user.get("real_name") or user.get("name") or user["id"]
+    channels = defaultdict[Path, list[Path]](list)
+    for day in days:
+        channels[day.parent].append(day)
+    for channel in channels.values():
+        threads = defaultdict[str, list[Line]](list)
+        for day in channel:
+            for chat in _read(day, _document(day), partial(_slack_line, users=users)):
+                if isinstance(chat, Reject):
+                    yield chat
+                else:
+                    for line in chat:
+                        threads[line.thread].append(line)
+        yield from threads.values()
+
+
+def _slack_line(place: str, entry: Any, users: dict[str, str]) -> Line:
+    def shown(link: re.Match[str]) -> str:
+        mark, target, label = link.groups()
+        return f"{mark.replace('!', '@')}{label or users.get(target, target)}" if mark else label or target
+
+    text = html.unescape(_LINK.sub(shown, entry.get("text") or ""))
+    user = entry.get("user") or entry.get("bot_id") or ""
+    profile = entry.get("user_profile") or {}
+    speaker = users.get(user) or profile.get("real_name") or entry.get("username") or user
+    kind = "notice" if entry.get("subtype") not in _WITH_TEXT else "text" if text.strip() else "no_text"
+    return Line(place, datetime.fromtimestamp(float(entry["ts"])), speaker, text, kind, entry.get("thread_ts", ""))
+
+
+_READERS: dict[str, Callable[[Sequence[Path]], Chats]] = {
+    "whatsapp": _whatsapp, "telegram": _telegram, "discord": _discord, "slack": _slack,
+}  # fmt: skip
+LOGS = tuple(_READERS)
+EXPORTS = (*LOGS, "chatgpt")
+
+
+# ChatGPT's conversations.json: trees of messages, of which the shown path is read.
+
+
+def _chatgpt_row(row: RawRow | Reject) -> RawRow | Reject:
+    if isinstance(row, Reject):
+        return row
+    place, entry = row
+    try:
+        mapping, node, path = entry["mapping"], entry["current_node"], list[str]()
+        while node is not None and len(path) <= len(mapping):
+            path.append(node)
+            node = mapping[node].get("parent")
+        shown = [(mapping[name].get("message"), True) for name in reversed(path)]
+        others = [(node.get("message"), False) for name, node in mapping.items() if name not in {*path}]
+        messages = [_chatgpt_message(message, on_path) for message, on_path in shown + others if message]
+    except (AttributeError, KeyError, TypeError) as error:
+        return Reject(place, "bad_row", f"no conversation of ChatGPT: {type(error).__name__} {error}")
+    return place, Log([message for message in messages if message[1] or message[0] in ROLES[1:]], [])
+
+
+def _chatgpt_message(message: dict[str, Any], on_path: bool) -> tuple[str, str]:
+    """Role or why it is left out, and text."""
+    content = message["content"]
+    text = "".join(part for part in content.get("parts") or () if isinstance(part, str))
+    role = message["author"]["role"]
+    is_said = content["content_type"] in ("text", "multimodal_text") and message.get("recipient") in (None, "all")
+    if not is_said or role not in ROLES:
+        return "tool", text or str(content.get("text") or "")
+    return (role if text.strip() else "no_text") if on_path else "other_reply", text
+
+
+# Tells which program wrote a file.
+
+_KEYS = {
+    "chatgpt": {"mapping", "current_node"},
+    "telegram": {"date", "from_id", "text"},
+    "discord": {"timestamp", "author", "content"},
+    "slack": {"ts", "user", "text", "type"},
+}
+
+
+def export_format(rows: Iterable[Any]) -> str | None:
+    """The format of the first rows of a file, where a chat program wrote them: JSON values, or texts of lines."""
+    rows = list(rows)[:50]
+    stamped = [row for row in rows if isinstance(row, str) and STAMP.match(row)]
+    if rows and len(stamped) > len(rows) / 2:
+        return "whatsapp"
+    entries = [entry for row in rows for entry in _inner(row)]
+    return next((name for name, keys in _KEYS.items() if any(keys <= entry.keys() for entry in entries)), None)
+
+
+def _inner(value: Any, depth: int = 4) -> Iterator[dict[str, Any]]:
+    """The objects in a value, the first few of each list."""
+    if isinstance(value, dict) and depth:
+        yield value
+        for inner in value.values():
+            yield from _inner(inner, depth - 1)
+    elif isinstance(value, list):
+        for inner in value[:3]:
+            yield from _inner(inner, depth)
