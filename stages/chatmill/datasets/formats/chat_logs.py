@@ -13,7 +13,7 @@ import html
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -204,17 +204,30 @@ def _read(file: Path, entries: Any, line: Callable[[str, Any], Line], where: str
     for number, entry in enumerate(entries, start=1):
         place = f"{file}: message {number}"
         try:
-            chat.append(line(place, entry))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            chat.append(_checked(line(place, entry)))
+        except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             yield Reject(place, "bad_row", f"no message: {type(error).__name__} {error}, in {describe_value(entry)}", 1)
     yield chat
+
+
+def _checked(line: Line) -> Line:
+    if not all(isinstance(value, str) for value in (line.speaker, line.text, line.thread)):
+        raise TypeError("expected texts")
+    return line
+
+
+def _instant(date: str) -> datetime:
+    """The time in UTC, or as it is written where the zone is not."""
+    time = datetime.fromisoformat(date)
+    return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
 def _telegram(files: Sequence[Path]) -> Chats:
     for file in files:
         content = _document(file)
-        every = content["chats"].get("list") if isinstance(content, dict) and "chats" in content else [content]
-        for chat in every:
+        chats = content.get("chats") if isinstance(content, dict) else None
+        every = chats.get("list") if isinstance(chats, dict) else None
+        for chat in every if isinstance(every, list) else [content]:
             yield from _read(file, chat.get("messages") if isinstance(chat, dict) else chat, _telegram_line)
 
 
@@ -223,7 +236,7 @@ def _telegram_line(place: str, entry: Any) -> Line:
     parts = [said] if isinstance(said, str) else said
     text = "".join(part if isinstance(part, str) else part["text"] for part in parts)
     kind = "notice" if entry["type"] != "message" else "text" if text.strip() else "no_text"
-    return Line(place, datetime.fromisoformat(entry["date"]), entry.get("from") or "Deleted Account", text, kind)
+    return Line(place, _instant(entry["date"]), entry.get("from") or "Deleted Account", text, kind)
 
 
 def _discord(files: Sequence[Path]) -> Chats:
@@ -235,7 +248,7 @@ def _discord(files: Sequence[Path]) -> Chats:
 def _discord_line(place: str, entry: Any) -> Line:
     author, text = entry["author"], entry["content"]
     kind = "notice" if entry["type"] not in ("Default", "Reply") else "text" if text.strip() else "no_text"
-    return Line(place, datetime.fromisoformat(entry["timestamp"]), author.get("nickname") or author["name"], text, kind)
+    return Line(place, _instant(entry["timestamp"]), author.get("nickname") or author["name"], text, kind)
 
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -276,7 +289,7 @@ def _slack_line(place: str, entry: Any, users: dict[str, str]) -> Line:
     profile = entry.get("user_profile") or {}
     speaker = users.get(user) or profile.get("real_name") or entry.get("username") or user
     kind = "notice" if entry.get("subtype") not in _WITH_TEXT else "text" if text.strip() else "no_text"
-    return Line(place, datetime.fromtimestamp(float(entry["ts"])), speaker, text, kind, entry.get("thread_ts", ""))
+    return Line(place, datetime.fromtimestamp(float(entry["ts"]), UTC), speaker, text, kind, entry.get("thread_ts", ""))
 
 
 _READERS: dict[str, Callable[[Sequence[Path]], Chats]] = {
