@@ -23,7 +23,7 @@ from support.paths import SHARED
 DATA = SHARED / "chat"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no {DATA}")
 LINES = 8  # of a section, with its name and its path
-LARGE = ("dolly", "gsm8k", "korean")
+LARGE = ("gsm8k", "korean")
 TURNS = "conversations"
 
 
@@ -73,11 +73,6 @@ SETS = {
         dailydialog,
         "path: dailydialog/dialogues_test.txt\ncolumns: {messages: .}\nturn_separator: __eou__",
     ),
-    "dolly": (
-        lambda: pairs("dolly_15k/*.en.jsonl"),
-        "path: dolly_15k/databricks-dolly-15k.en.jsonl\n"
-        "columns: {prompt: instruction, query: context, response: response}",
-    ),
     "gsm8k": (
         lambda: pairs("gsm8k/t*.jsonl"),
         "path: gsm8k\nfiles: [train.jsonl, test.jsonl, test_socratic.jsonl]\n"
@@ -97,10 +92,6 @@ SETS = {
         "path: chitchat_byu_sample\nfiles: '*.json'\nfirst: user\n"
         "columns: {messages: messages, role: sender, content: text}",
     ),
-    "vicuna": (
-        lambda: lists("sharegpt/dummy*.json", TURNS),
-        "path: sharegpt/dummy_conversation.json\ncolumns: {messages: conversations, role: from, content: value}",
-    ),
     "glaive": (
         lambda: lists("sharegpt/glaive*.json", TURNS),
         "path: sharegpt\nfiles: 'glaive*'\n"
@@ -115,17 +106,9 @@ SETS = {
         "path: axolotl_fixtures\nfiles: [conversation.json, conversation.missingturns.json]\nmax_reject_rate: 0.5\n"
         "columns: {messages: conversations, role: from, content: value}",
     ),
-    "alpaca": (
-        lambda: pairs("axolotl_fixtures/alpaca/*.json"),
-        "path: axolotl_fixtures/alpaca\ncolumns: {prompt: instruction, query: input, response: output}",
-    ),
     "json_mode": (
         lambda: [count + 1 for count in lists("messages_jsonl/json_mode*", "messages")],
         "path: messages_jsonl/json_mode_dataset.jsonl\ncolumns: {messages: messages, system: system}",
-    ),
-    "coqa": (
-        lambda: lists("messages_jsonl/small_coqa*", "messages"),
-        "path: messages_jsonl/small_coqa_10.jsonl\ncolumns: {messages: messages}",
     ),
     "sft": (
         lambda: lists("messages_jsonl/v1_sft*", "messages"),
@@ -134,14 +117,6 @@ SETS = {
     "tools": (
         lambda: lists("messages_jsonl/reason_tool*", "messages"),
         "path: messages_jsonl/reason_tool_use_demo_50.jsonl\ncolumns: {messages: messages, tools: tools}",
-    ),
-    "mlx": (
-        lambda: pairs("messages_jsonl/mlx*"),
-        "path: messages_jsonl/mlx_wwdc25_prompt_completion.jsonl\ncolumns: {prompt: prompt, response: completion}",
-    ),
-    "personality": (
-        lambda: [2 for _ in cells("personality_chat/Queries*.tsv", "\t")],
-        "path: personality_chat\nfiles: 'Queries*'\ncolumns: {prompt: Question, response: Answer}",
     ),
     "scenarios": (
         lambda: [2 for _ in cells("personality_chat/Scenario*.tsv", "\t")],
