@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
-from chatmill.datasets.repair import EMAIL, PHONE, is_phone
+from chatmill.datasets.repair import PERSONAL
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
@@ -22,20 +22,6 @@ class Oddity(NamedTuple):
 
     pattern: re.Pattern[str]
     counts: Callable[[str], bool] = bool
-
-
-def _luhn(number: str) -> bool:
-    """Whether digits are the number of a payment card, whose last digit is a checksum."""
-    digits = [int(digit) for digit in number if digit.isdigit()]
-    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
-    is_book = len(digits) == 13 and digits[:2] == [9, 7]  # the number of a book or magazine has another checksum
-    return len({*digits}) > 1 and not is_book and (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
-
-
-def _is_address(number: str) -> bool:
-    """Whether a number of four parts is an address, and none that stands for the machine itself."""
-    parts = [int(part) for part in number.split(".")]
-    return max(parts) < 256 and parts[0] not in (0, 127)
 
 
 _TAGS = "a|b|i|u|p|br|hr|div|span|ul|ol|li|table|tr|td|th|img|h[1-6]|script|style|strong|em|pre|code|html|body|font"
@@ -53,10 +39,7 @@ ODDITIES = {
     "placeholders": Oddity(
         re.compile(r"\{\{\s*\w+\s*\}\}|\[(?:NAME|REDACTED|EMAIL|PHONE|URL)[\w ]*\]|<(?:unk|pad|mask|NAME|URL|USER)>")
     ),
-    "e-mail addresses": Oddity(EMAIL),
-    "phone numbers": Oddity(PHONE, is_phone),
-    "card numbers": Oddity(re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])"), _luhn),
-    "IP addresses": Oddity(re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"), _is_address),
+    **{name: Oddity(pattern, counts) for name, (_, pattern, counts) in PERSONAL.items()},
 }
 
 

@@ -29,7 +29,7 @@ from chatmill.conversation import (
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
+from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, redacted, repair
 from chatmill.datasets.split import on_side, question_group
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress
@@ -75,7 +75,7 @@ def _entries(
 ) -> Iterator[Record | Reject]:
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
-        yield item
+        yield replace(item, detail=redacted(item.detail, (), [])) if parameters.redact else item
         return
     if isinstance(item, Document):
         yield _document(item, source, parameters, tally)
@@ -85,16 +85,18 @@ def _entries(
         extent = Extent(*map(sum, zip(extent, *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
     repaired = repair(item.turns, parameters.rules)
-    turns, _, redacted = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
+    turns, _, rules = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
-        yield Reject(entry.place, entry.reason, entry.detail, *extent)
+        detail = redacted(entry.detail, item.names, []) if parameters.redact else entry.detail
+        yield Reject(entry.place, entry.reason, detail, *extent)
         return
-    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redacted, *item.notes]
+    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *rules, *item.notes]
     tally.keep(extent_of(turns) if parts or rules else extent, rules)
     yield entry
     for part in parts:
-        yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
+        detail = redacted(part.detail, item.names, []) if parameters.redact else part.detail
+        yield Reject(item.place, part.reason, detail, *part.extent, part=True)
 
 
 def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record | Reject:
@@ -118,13 +120,13 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
 
 def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
     turn = Turn(Message.from_text("user", item.text))
-    (turn,), _, redacted = redact([turn], ()) if parameters.redact else Repaired([turn], [], [])
+    (turn,), _, rules = redact([turn], ()) if parameters.redact else Repaired([turn], [], [])
     extent, text = Extent(1, num_bytes(item.text)), escape(turn.message.text)
     tally.read(extent)
     problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
     if problem:
         return Reject(item.place, *problem, *extent)
-    tally.keep(extent, redacted)
+    tally.keep(extent, rules)
     return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
 
 

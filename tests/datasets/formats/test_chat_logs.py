@@ -153,15 +153,41 @@ def test_who_the_assistant_is_must_be_said(tmp_path):
     assert texts == []
 
 
-def test_personal_data_is_replaced(tmp_path):
+STAMPS = [
+    "5.3.2024 klo {}.{} - ", "05/03/2024 à {}:{} - ", "2024. 03. 05. {}:{} - ", "[05.03.24, {}:{}:00] ",
+    "13/3/24, {}:{} - ", "[2024/3/5 {half[0]}午{h12}:{1}:01] ", "2024년 3월 5일 오{half[1]} {h12}:{1} - ",
+    "٥/٣/٢٠٢٤, {h12}:{1} {half[2]} - ",
+    "5/3/2024, {h12}:{1} {half[3]}. m. - ", "3/5/24, {h12}:{1}\u202f{half[3]}m - ", "3/13/24, {h12}:{1} {half[3]}M - ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+def test_a_log_of_whatsapp_is_read_in_any_language(tmp_path, stamp):
+    said = ["Anna: Hi\u2028you", "Ben: photo \u200eimage omitted", "Ben: Invoice.pdf • \u200e4 pages"]
+    said += ["Anna: <img src=x>", "Ben: Yes <Message was edited>"]  # after more than four hours
+    times = [(11, 58), (12, 30), (12, 31), (16, 45), (16, 46)]
+    stamps = [
+        stamp.format(f"{hour:02}", f"{minute:02}", h12=hour % 12 or 12, half="上전صa" if hour < 12 else "下후مp")
+        for hour, minute in times
+    ]
+    file = tmp_path / "chat.txt"
+    file.write_text("".join(f"{at}{text}\n" for at, text in zip(stamps, said, strict=True)), encoding="utf-8")
+    expected = [["user: Hi\u2028you", "assistant: photo"], ["user: <img src=x>", "assistant: Yes"]]
+    assert read(file, "whatsapp") == (expected, {"no_text": 1})
+
+
+def test_personal_data_is_replaced_in_rejects_too(tmp_path):
     file = tmp_path / "chat.txt"
     file.write_text(
-        "1/31/24, 9:00 AM - Anna Maria Kern: Ben, is it ben@kern.example or +49 170 123 4567?\n"
+        "1/31/24, 9:00 AM - Anna Maria Kern: Ben, is it ben@kern.example, +49 170 123 4567 or @15550102233?\n"
         "1/31/24, 9:01 AM - Ben: Both, anna! Room 12, 2024-01-31, benign.\n"
+        "1/31/24, 9:02 AM - Anna Maria Kern: ann@kern.example is Ben's.\n"
     )
-    texts, _ = read(file, "whatsapp", redact=True)
-    expected = ["user: [name], is it [email] or [phone]?", "assistant: Both, [name]! Room 12, 2024-01-31, benign."]
-    assert texts == [expected]
+    parameters = SourceParameters(path=file, format="whatsapp", roles={"assistant": "Ben"}, redact=True)
+    kept, dropped = records("log", parameters, Tally())
+    expected = [["[name], is it [email], [phone] or [phone]?"], ["Both, [name]! Room 12, 2024-01-31, benign."]]
+    assert [[part.text for part in message.parts] for message in parse(kept.text)] == expected
+    assert dropped.detail == 'user: "[email] is [name]\'s."'
 
 
 @pytest.mark.parametrize("name", ["whatsapp", "telegram", "discord", "slack", "chatgpt"])

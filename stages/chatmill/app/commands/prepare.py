@@ -15,6 +15,8 @@ from chatmill.app.look.sample import Container, Sample, in_words, take_sample
 from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS, speakers
+from chatmill.datasets.records import WANTED
+from chatmill.datasets.repair import PERSONAL
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
 # Shows in words what was found in a sample, what its section gives, and what is to check.
@@ -82,8 +84,10 @@ def trial_lines(trial: Trial) -> Iterator[str]:
     documents = trial.guess.format == "documents"
     what = "documents" if documents else "conversations"
     yield f"kept: {len(trial.records):,} of {trial.entries:,} {what} ({trial.share:.1%})"
-    if trial.reasons:
-        yield f"rejected: {counts_text(trial.reasons)}"
+    if rejected := {name: count for name, count in trial.reasons.items() if name not in WANTED}:
+        yield f"rejected: {counts_text(rejected)}"
+    if left_out := {name: count for name, count in trial.reasons.items() if name in WANTED}:
+        yield f"not counted: {counts_text(left_out)}"
     messages = trial.counts["messages"]
     parts = {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count}
     if parts:
@@ -156,6 +160,11 @@ def shorten(line: str, width: int) -> str:
 
 # Look at a dataset that nobody has described, and propose its section for params.yaml.
 
+PRIVATE = (
+    "personal data: a model repeats it; redact: true replaces what is recognised by [email], [phone] and the like, in "
+    "logs of chats the names of speakers by [name]; `dvc add FILE` keeps the file itself out of git"
+)
+
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
 
@@ -186,6 +195,8 @@ def run(options: argparse.Namespace) -> int:
     show(trial_lines(trial))
     show(card_lines(card, speaker_names(sample, trial)))
     show(conversation_lines(examples(trial)))
+    if trial.guess.format in LOGS or bool({*PERSONAL} & {*card.odd}):
+        trial.guess.doubts.append(PRIVATE)
     show(doubt_lines(trial))
     show([""])
     sys.stderr.flush()

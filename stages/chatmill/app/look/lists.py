@@ -11,6 +11,7 @@ from chatmill.app.look.guess import (
     Guess,
     NoGuessError,
     Values,
+    are_identifiers,
     are_texts,
     best_named,
     by_path,
@@ -66,8 +67,8 @@ def message_list(path: str, found: Sequence[Any]) -> Guess | None:
     content = named[0] if named else contents[0]
     guess = Guess(columns={"messages": path, "role": role, "content": content})
     rivals = [name for name in contents if name != content and _text_size(texts[name]) > 0.5 * longest]
-    if rivals:
-        guess.doubts.append(f"content: {content} is taken; {', '.join(rivals)} also hold long texts")
+    if rivals := [name for name in rivals if not are_identifiers(texts[name])]:
+        guess.doubts.append(f"content: {content} is taken, but there are long texts in {', '.join(rivals)} as well")
     guess.doubts += _flag(guess, fields)
     names = [[str(_value(message, role)) for message in value if isinstance(message, dict)] for value in lists]
     guess.roles, guess.first, doubts = name_speakers(names)

@@ -66,6 +66,7 @@ def try_section(guess: Guess, sample: Sample) -> Trial:
             _read(trial, tally, parameters_of(guess, file, limit=sample.limit), seen[str(file)])
         except (ValueError, OSError) as error:
             trial.problem = str(error)
+    sample.is_complete = sample.is_complete and not (guess.format in EXPORTS and trial.entries >= sample.limit)
     trial.kept = {place: (kept, count) for place, (kept, count) in seen.items()}
     trial.counts = tally.content()
     return trial
@@ -144,13 +145,13 @@ def _of_export(name: str, files: Sequence[Path]) -> Guess:
         return Guess(format=name)
     names = speakers(files, name)
     if not names:
-        raise NoGuessError("its messages have no text")
+        raise NoGuessError("no name and colon follow its times: of some programs only the export as JSON is read")
     first = next(iter(names))
     others = ", ".join(f"{who!r} ({count:,})" for who, count in names.most_common(MAX_NAMES) if who != first)
     doubts = [
-        f"roles: the model learns to speak as {first!r} ({names[first]:,} messages), who replies most: set whom you "
-        f"want, or several, of {others or 'no others'}; whom to leave out goes under ignore",
-        "redact: true replaces names of speakers, e-mail addresses and phone numbers by [name], [email] and [phone]",
+        f"roles: the model learns to speak as {first!r} ({names[first]:,} messages), as most of these are replies: set "
+        f"whom you want, or several, of {others or 'no others'}; whom to leave out goes under ignore",
+        "a conversation is over after four hours of silence, or with the first question after 20 messages",
     ]
     return Guess(format=name, roles={"assistant": [first]}, doubts=doubts)
 

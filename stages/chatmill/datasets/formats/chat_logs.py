@@ -14,6 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatch
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -25,6 +26,13 @@ from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import Roles
 from chatmill.datasets.formats.row_readers import json_rows, lines, open_decompressed
 
+_FILES = {  # whose names say that they hold chats
+    "whatsapp": "*.txt",
+    "telegram": "result*.json",
+    "discord": "*.json",
+    "slack": "*.json",
+    "chatgpt": "conversations*.json",
+}
 PAUSE = timedelta(hours=4)
 MAX_MESSAGES = 20  # a context is short, and of what is longer only the end is trained
 _MAX_NAMES = 8  # that an error lists
@@ -42,17 +50,18 @@ class Line(NamedTuple):
 
 
 class Log(NamedTuple):
-    """The messages of a conversation, by role or by why they are left out, and the names of its speakers."""
+    """The messages of a conversation: role or why one is left out, text and place; and the names of its speakers."""
 
-    messages: list[tuple[str, str]]
+    messages: list[tuple[str, str, str]]
     names: list[str]
 
 
 Chats = Iterator[list[Line] | Reject]
 
 
-def log_rows(files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow | Reject]:
+def log_rows(path: Path, files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow | Reject]:
     """The conversations of exports, each a Log. Raises ValueError unless an assistant is named who speaks in them."""
+    files = files_with_chats(files, name)
     if name == "chatgpt":
         for file in files:
             yield from map(_chatgpt_row, json_rows(file))
@@ -61,7 +70,7 @@ def log_rows(files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow 
     there = speakers(files, name)
     if not assistant & _names(there):
         found = ", ".join(f"{who} ({count:,} messages)" for who, count in islice(there.items(), _MAX_NAMES))
-        raise ValueError(f"{files[0]}: roles: who is the assistant? expected {{assistant: NAME}}, with one of {found}")
+        raise ValueError(f"{path}: roles: who is the assistant? expected {{assistant: NAME}}, with one of {found}")
     for chat in _READERS[name](files):
         if isinstance(chat, Reject):
             yield chat
@@ -69,11 +78,16 @@ def log_rows(files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow 
             yield from _conversations(chat, assistant, ignored)
 
 
+def files_with_chats(files: Sequence[Path], name: str) -> Sequence[Path]:
+    """The files that hold chats, beside which exports have pictures and pages; all where no name is the usual one."""
+    return [file for file in files if fnmatch(file.name, f"{_FILES[name]}*")] or files
+
+
 def speakers(files: Sequence[Path], name: str) -> Counter[str]:
     """The number of messages of each speaker of a log; who replies most comes first."""
     messages, replies = Counter[str](), Counter[str]()
-    for chat in _READERS[name](files):
-        said = [] if isinstance(chat, Reject) else [line for line in chat if line.kind == "text"]
+    for chat in _READERS[name](files_with_chats(files, name)):
+        said = [] if isinstance(chat, Reject) else [line for line in chat if line.kind in ("text", "bot")]
         messages.update(line.speaker for line in said)
         pairs = [(line, later) for line, later in pairwise(said) if later.time - line.time <= PAUSE]
         replies.update(later.speaker for line, later in pairs if later.speaker != line.speaker)
@@ -89,7 +103,8 @@ def _conversations(chat: list[Line], assistant: set[str], ignored: set[str]) -> 
     for line in chat:
         name = line.speaker.strip().casefold()
         role = "assistant" if name in assistant else "ignored_role" if name in ignored else "user"
-        role = role if line.kind == "text" else line.kind
+        is_said = line.kind == "text" or (line.kind == "bot" and role == "assistant")
+        role = role if is_said else line.kind
         is_question = role == "user" and len(part) >= MAX_MESSAGES and part[-1][1] == "assistant"
         if part and (is_question or line.time - part[-1][0].time > PAUSE):
             yield _row(part)
@@ -100,42 +115,49 @@ def _conversations(chat: list[Line], assistant: set[str], ignored: set[str]) -> 
 
 
 def _row(part: list[tuple[Line, str]]) -> RawRow:
-    names = sorted({line.speaker for line, _ in part if line.kind == "text"})
-    return part[0][0].place, Log([(role, line.text) for line, role in part], names)
+    names = sorted({line.speaker for line, _ in part if line.kind == "text"} - {_DELETED_ACCOUNT})
+    return part[0][0].place, Log([(role, line.text, line.place.rpartition(":")[2]) for line, role in part], names)
 
 
 def convert(row: RawRow) -> Example | Reject:
     """The conversation of a Log."""
     place, log = row
-    turns = [Turn(Message.from_text(role, text)) for role, text in log.messages if role in ROLES]
+    turns = [Turn(Message.from_text(role, text)) for role, text, _ in log.messages if role in ROLES]
     roles = [turn.message.role for turn in turns]
     if "user" not in roles or "assistant" not in roles[roles.index("user") :]:
-        size = sum(num_bytes(text) for _, text in log.messages)
+        size = sum(num_bytes(text) for _, text, _ in log.messages)
         return Reject(place, "one_sided", "no answer of the assistant", len(log.messages), size)
-    others = [(reason, text) for reason, text in log.messages if reason not in ROLES]
-    dropped = [Dropped(reason, Extent(1, num_bytes(text)), repr(text[:60])) for reason, text in others]
+    dropped = [
+        Dropped(reason, Extent(1, num_bytes(text)), f"at {place.strip()}: {text[:60]!r}")
+        for reason, text, place in log.messages
+        if reason not in ROLES
+    ]
     return Example(place, None, turns, None, dropped, (), log.names)
 
 
 # WhatsApp's text: `31.12.23, 23:59 - Anna: Hi` of Android, `[12/31/23, 11:59:30 PM] Anna: Hi` of iOS, in any language.
 
-STAMP = re.compile(
-    r"[\u200e\u200f]*\[?(\d{1,4})[./-] ?(\d{1,2})[./-] ?(\d{1,4}),?\s(\d{1,2})[:.](\d{2})(?:[:.](\d{2}))?"
-    r"(?:\s?([AaPp])\.?\s?[Mm]\.?)?(?:\]|\s[-–])\s(.*)"
+STAMP = re.compile(  # the parts of the date, words before the time, hour, minute, second, half of the day, the rest
+    r"[\u200e\u200f\u202a-\u202e]*\[?(\d{1,4})[./년年-] ?(\d{1,2})[./월月-] ?(\d{1,4})[.일日]?,?\s"
+    r"((?:[^\W\d_]{1,5}\.?\s?){0,2})(\d{1,2})[:.](\d{2})(?:[:.](\d{2}))?(?:\s?([AaPp]\.?\s?[Mm]\.?|[صم]))?"
+    r"(?:\]|\s[-–])\s(.*)"
 )
+_AFTERNOON = ("下午", "午後", "오후", "P", "p", "م")
+_MORNING = ("上午", "午前", "오전")
 _ORDERS = ((2, 1, 0), (2, 0, 1), (0, 1, 2))  # of year, month and day in a date
-_FILE = re.compile(
-    r"(?:image|video|audio|sticker|GIF|document|Contact card) omitted|null|"
-    r"\u200e?<[^<>\n]{5,60}>|\u200e.*|[^\n]+\.\w{2,4} \([^()\n]+\)",
+_NO_TEXT = re.compile(
+    r"(?:image|video|audio|sticker|GIF|document|Contact card) omitted|null|<[^<>\n/=]{5,60}>|\u200e.*|POLL:.*|"
+    r"[^\n]+\.\w{2,4} (?:\([^()\n]+\)|• ?\u200e.*)|Missed (?:voice|video) call|Waiting for this message\..*",
     re.DOTALL,
 )
 _CAPTION = re.compile(r"\u200e?[^\n]+\.\w{2,4} \([^()\n]+\)\n")
-_EDITED = re.compile(r"\s*\u200e<[^<>\n]+>$|\s*<[^<>\n]*\b(?:edited|bearbeitet|editó|modifié|modificato|editada)\W*>$")
+_EDITED = re.compile(r"\s*\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>$")
+_OMITTED = re.compile(r"\s*\u200e[^\u200e\n]{5,40}$")
 _DELETED = re.compile(
     r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
     r"wurde gelöscht|Eliminaste este mensaje|Se eliminó este mensaje|Vous avez supprimé ce message|Ce message a été "
     r"supprimé|Hai eliminato questo messaggio|Questo messaggio è stato eliminato|Mensagem apagada|Você apagou esta "
-    r"mensagem)\.?"
+    r"mensagem|Je hebt dit bericht verwijderd|Dit bericht is verwijderd|Данное сообщение удалено|Bu mesaj silindi)\.?"
 )
 
 
@@ -146,7 +168,7 @@ def _whatsapp(files: Sequence[Path]) -> Chats:
             if isinstance(row, Reject):
                 yield row
             elif (match := STAMP.match(row[1])) is not None:
-                found.append((row[0], match, [match[8]]))
+                found.append((row[0], match, [match[9]]))
             elif found:
                 found[-1][2].append(row[1])
         if not found:
@@ -171,18 +193,21 @@ def _times(file: Path, stamps: Sequence[re.Match[str]]) -> list[datetime]:
 
 def _time(stamp: re.Match[str], order: tuple[int, int, int]) -> datetime:
     year, month, day = (int(stamp[at + 1]) for at in order)
-    hour = int(stamp[4])
-    if stamp[7]:
-        hour = hour % 12 + 12 * (stamp[7] in "Pp")
-    return datetime(year + 2000 * (year < 100), month, day, hour, int(stamp[5]), int(stamp[6] or 0))
+    hour, half = int(stamp[5]), stamp[8] or stamp[4]
+    if half.startswith(_AFTERNOON) or stamp[8] or half.startswith(_MORNING):
+        hour = hour % 12 + 12 * half.startswith(_AFTERNOON)
+    return datetime(year + 2000 * (year < 100), month, day, hour, int(stamp[6]), int(stamp[7] or 0))
 
 
 def _said(place: str, time: datetime, text: str) -> Line:
     name, colon, said = text.partition(": ")
     said = _EDITED.sub("", _CAPTION.sub("", said))
+    said = said if _NO_TEXT.fullmatch(said) else _OMITTED.sub("", said)
     if not colon or '"' in name or "\n" in name:
         return Line(place, time, "", text, "notice")
-    kind = "deleted" if _DELETED.fullmatch(said) else "no_text" if _FILE.fullmatch(said) or not said.strip() else "text"
+    kind = (
+        "deleted" if _DELETED.fullmatch(said) else "no_text" if _NO_TEXT.fullmatch(said) or not said.strip() else "text"
+    )
     return Line(place, time, name.strip("\u200e~ \u202f\xa0"), said, kind)
 
 
@@ -222,6 +247,9 @@ def _instant(date: str) -> datetime:
     return time.astimezone(UTC).replace(tzinfo=None) if time.tzinfo else time
 
 
+_DELETED_ACCOUNT = "Deleted Account"
+
+
 def _telegram(files: Sequence[Path]) -> Chats:
     for file in files:
         content = _document(file)
@@ -236,7 +264,8 @@ def _telegram_line(place: str, entry: Any) -> Line:
     parts = [said] if isinstance(said, str) else said
     text = "".join(part if isinstance(part, str) else part["text"] for part in parts)
     kind = "notice" if entry["type"] != "message" else "text" if text.strip() else "no_text"
-    return Line(place, _instant(entry["date"]), entry.get("from") or "Deleted Account", text, kind)
+    kind = "forwarded" if kind == "text" and entry.get("forwarded_from") else kind
+    return Line(place, _instant(entry["date"]), entry.get("from") or _DELETED_ACCOUNT, text, kind)
 
 
 def _discord(files: Sequence[Path]) -> Chats:
@@ -245,9 +274,13 @@ def _discord(files: Sequence[Path]) -> Chats:
         yield from _read(file, content.get("messages") if isinstance(content, dict) else content, _discord_line)
 
 
+_EMOJI = re.compile(r"<a?(:\w+:)\d+>")
+
+
 def _discord_line(place: str, entry: Any) -> Line:
-    author, text = entry["author"], entry["content"]
-    kind = "notice" if entry["type"] not in ("Default", "Reply") else "text" if text.strip() else "no_text"
+    author, text = entry["author"], _EMOJI.sub(r"\1", entry["content"])
+    said = "bot" if author.get("isBot") else "text"
+    kind = "notice" if entry["type"] not in ("Default", "Reply") else said if text.strip() else "no_text"
     return Line(place, _instant(entry["timestamp"]), author.get("nickname") or author["name"], text, kind)
 
 
@@ -286,9 +319,11 @@ def _slack_line(place: str, entry: Any, users: dict[str, str]) -> Line:
 
     text = html.unescape(_LINK.sub(shown, entry.get("text") or ""))
     user = entry.get("user") or entry.get("bot_id") or ""
-    profile = entry.get("user_profile") or {}
-    speaker = users.get(user) or profile.get("real_name") or entry.get("username") or user
-    kind = "notice" if entry.get("subtype") not in _WITH_TEXT else "text" if text.strip() else "no_text"
+    profile = dict(entry.get("user_profile") or {})
+    profile |= entry.get("bot_profile") or {}
+    speaker = users.get(user) or profile.get("real_name") or profile.get("name") or entry.get("username") or user
+    said = "bot" if entry.get("bot_id") or entry.get("subtype") == "bot_message" else "text"
+    kind = "notice" if entry.get("subtype") not in _WITH_TEXT else said if text.strip() else "no_text"
     return Line(place, datetime.fromtimestamp(float(entry["ts"]), UTC), speaker, text, kind, entry.get("thread_ts", ""))
 
 
@@ -319,15 +354,19 @@ def _chatgpt_row(row: RawRow | Reject) -> RawRow | Reject:
     return place, Log([message for message in messages if message[1] or message[0] in ROLES[1:]], [])
 
 
-def _chatgpt_message(message: dict[str, Any], on_path: bool) -> tuple[str, str]:
-    """Role or why it is left out, and text."""
+_CITATION = re.compile("\ue200[^\ue201]*\ue201|【[^【】]*†[^【】]*】")
+
+
+def _chatgpt_message(message: dict[str, Any], on_path: bool) -> tuple[str, str, str]:
     content = message["content"]
-    text = "".join(part for part in content.get("parts") or () if isinstance(part, str))
+    parts = content.get("parts") or ()
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]  # the text of spoken parts
+    text = _CITATION.sub("", "".join(text for text in texts if isinstance(text, str)))
     role = message["author"]["role"]
     is_said = content["content_type"] in ("text", "multimodal_text") and message.get("recipient") in (None, "all")
     if not is_said or role not in ROLES:
-        return "tool", text or str(content.get("text") or "")
-    return (role if text.strip() else "no_text") if on_path else "other_reply", text
+        return "tool", text or str(content.get("text") or ""), ""
+    return (role if text.strip() else "no_text") if on_path else "other_reply", text, str(message.get("id", ""))
 
 
 # Tells which program wrote a file.

@@ -133,7 +133,7 @@ def open_dataset(
     elif name == "documents":
         dataset = Dataset(read_documents(path, files, mapping))
     elif name in chat_logs.EXPORTS:
-        dataset = Dataset(chat_logs.log_rows(files_of(path, files), name, roles or {}), chat_logs.convert)
+        dataset = Dataset(chat_logs.log_rows(path, files_of(path, files), name, roles or {}), chat_logs.convert)
     elif mapping is not None:
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:
