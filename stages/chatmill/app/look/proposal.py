@@ -275,7 +275,7 @@ def _in_words(guess: Guess) -> str:
 def section_text(sample: Sample, trial: Trial) -> str:
     """The section as YAML."""
     content: dict[str, Any] = {"path": sample.path.as_posix(), "format": trial.guess.format}
-    if patterns := _patterns(sample):
+    if (patterns := _patterns(sample)) and trial.guess.format not in EXPORTS:
         content["files"] = patterns if len(patterns) > 1 else patterns[0]
     content |= trial.guess.section()
     allowed = SourceParameters.model_fields["max_reject_rate"].default
