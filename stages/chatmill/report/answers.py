@@ -5,7 +5,7 @@ from typing import Any
 
 from chatmill.data_card import Card, Spread
 from chatmill.report.chart import bar
-from chatmill.report.markup import Html, Metrics, get_nested, number, percent, percent_range, section, table, tag, words
+from chatmill.report.markup import Html, Metrics, folded, get_nested, number, percent, percent_range, table, tag, words
 
 SENSE_TITLES = {"first": "first", "later": "later, which depends on those before", "noisy": "first, with typing errors"}
 
@@ -37,8 +37,9 @@ def skills(evaluation: Metrics) -> Html:
         "lines on the bars, 95 % intervals."
     )
     head = ("skill", "known", "", "held back", "")
-    return section(
+    return folded(
         "Skills",
+        "each one, on known and on held-back phrasings, and wrong answers",
         tag("p", note, class_="note"),
         tag("div", table("By phrasing of the question", head, rows), class_="total"),
         wrong_answers(evaluation),
@@ -83,8 +84,9 @@ def talk(evaluation: Metrics) -> Html:
         (title, number(values.get("longest_mean")), number(values.get("longest_max")))
         for title, values in (("the model's answers", copies), ("true answers", copies.get("true", {})))
     ]
-    return section(
+    return folded(
         "Talk of the test set",
+        "answers that stand word for word in the training data",
         table("Shares of talk, with 95 % intervals", ("", "share", "cases"), rows),
         table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
     )
@@ -108,7 +110,10 @@ def persona(evaluation: Metrics) -> Html:
         "the questions for facts."
     )
     head = ("message of the user", "make sense", "cases", "the answer to the nearest message of training")
-    return section("Sense", tag("p", note, class_="note"), table("Shares of replies, with 95 % intervals", head, rows))
+    about = "replies to a persona's user, and facts that were told before"
+    return folded(
+        "Sense", about, tag("p", note, class_="note"), table("Shares of replies, with 95 % intervals", head, rows)
+    )
 
 
 def chats(samples: Iterable[Metrics]) -> Html:
@@ -130,7 +135,7 @@ def chats(samples: Iterable[Metrics]) -> Html:
         if chats
         for part in (tag("p", note, class_="note"), tag("div", *chats, class_="chats"))
     ]
-    return section("Sample chats", *shown) if shown else Html()
+    return folded("Sample chats", "messages, and the unedited answers to them", *shown) if shown else Html()
 
 
 def _chat(sample: Metrics) -> Html:
@@ -152,8 +157,9 @@ def _chat(sample: Metrics) -> Html:
 
 def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
     """The sizes of the splits, what was left out, and the cards of the sources in a sample of the training set."""
-    return section(
+    return folded(
         "Data",
+        "the splits, what was left out, and what the conversations hold",
         tag("div", splits(mix), left_out(mix), class_="columns"),
         messages(mix),
         *((sample_note(cards), contents(cards), findings(cards)) if cards else ()),
