@@ -158,6 +158,12 @@ def test_every_figure_stands_on_the_page(write_page):
         assert figure in shown
 
 
+def test_a_check_that_fails_is_seen(write_page):
+    assert '<details><summary class="holds">4 of 4 checks hold</summary>' in write_page()
+    failed = write_page(EVALUATION | {"stops_rate": 0.5})
+    assert '<details open=""><summary class="fails">3 of 4 checks hold</summary>' in failed
+
+
 def test_the_page_says_what_model_it_is_of(write_page):
     shown = Outline(write_page()).text
     assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown
@@ -166,10 +172,11 @@ def test_the_page_says_what_model_it_is_of(write_page):
 
 def test_sense_and_recall_stand_beside_the_parrot(write_page):
     shown = Outline(write_page()).text
-    for figure in ("81.2 % (71.0 to 88.5 %)80", "18.8 %", "68.8 %", "6.2 %", "56.2 %"):
+    for figure in ("81.2 %71.0 to 88.5 %; 80 cases", "18.8 %", "68.8 %", "6.2 %", "56.2 %"):
         assert figure in shown
-    assert "with typing errors" not in shown
-    assert "make sense" not in Outline(write_page(EVALUATION | {"sense": {}, "recall": None})).text
+    assert "typing errors" not in shown and "0.0 % (0.0 to 8.0 %)" in shown
+    assert "6.5 words in the mean and 23 at most in the model's answers, 3.25 words in the mean and 16 at" in shown
+    assert "Sense, " not in Outline(write_page(EVALUATION | {"sense": {}, "recall": None})).text
 
 
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):

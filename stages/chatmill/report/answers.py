@@ -7,8 +7,6 @@ from chatmill.data_card import Card, Spread
 from chatmill.report.chart import bar
 from chatmill.report.markup import Html, Metrics, folded, get_nested, number, percent, percent_range, table, tag, words
 
-SENSE_TITLES = {"first": "first", "later": "later, which depends on those before", "noisy": "first, with typing errors"}
-
 
 def skills(evaluation: Metrics) -> Html:
     """Accuracy by skill, on known and on held-back phrasings."""
@@ -66,58 +64,8 @@ def share_cell(evaluation: Metrics, *path: str) -> str:
     return percent(get_nested(evaluation, *path)) + (f" ({percent_range(limits)})" if limits else "")
 
 
-def talk(evaluation: Metrics) -> Html:
-    """Whether the model knows true replies from others, and how much of its answers is copied."""
-    copies = get_nested(evaluation, "verbatim", default={})
-    shares = [
-        ("answers that stand word for word in the training data", ("verbatim", "share")),
-        ("true answers of the test set that do", ("verbatim", "true", "share")),
-    ]
-    rows = [
-        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)))
-        for title, path in shares
-        if get_nested(evaluation, *path) is not None
-    ]
-    if not rows:
-        return Html()
-    stretches = [
-        (title, number(values.get("longest_mean")), number(values.get("longest_max")))
-        for title, values in (("the model's answers", copies), ("true answers", copies.get("true", {})))
-    ]
-    return folded(
-        "Talk of the test set",
-        "answers that stand word for word in the training data",
-        table("Shares of talk, with 95 % intervals", ("", "share", "cases"), rows),
-        table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
-    )
-
-
-def persona(evaluation: Metrics) -> Html:
-    """How many replies to a persona's user make sense, beside those that repeat a training answer."""
-    measured = [
-        (title, ("sense", kind), share_cell(evaluation, "sense", "parrot", kind))
-        for kind, title in SENSE_TITLES.items()
-    ]
-    rows = [
-        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)), parrot)
-        for title, path, parrot in [*measured, ("question for a fact that was told before", ("recall",), "")]
-        if get_nested(evaluation, *path) is not None
-    ]
-    if not rows:
-        return Html()
-    note = (
-        "Share of greedy replies that the persona's answers allow. Training did not see the phrasings, but for half of "
-        "the questions for facts."
-    )
-    head = ("message of the user", "make sense", "cases", "the answer to the nearest message of training")
-    about = "replies to a persona's user, and facts that were told before"
-    return folded(
-        "Sense", about, tag("p", note, class_="note"), table("Shares of replies, with 95 % intervals", head, rows)
-    )
-
-
-def chats(samples: Iterable[Metrics]) -> Html:
-    """Messages and the unedited answers to them: of the test set beside the true answers, and fixed prompts."""
+def chats(samples: Iterable[Metrics], evaluation: Metrics) -> Html:
+    """Messages and the unedited answers to them, of the test set beside the true ones, and what answers copy."""
     of_data: list[Html] = []
     fixed: list[Html] = []
     for sample in samples:
@@ -135,6 +83,15 @@ def chats(samples: Iterable[Metrics]) -> Html:
         if chats
         for part in (tag("p", note, class_="note"), tag("div", *chats, class_="chats"))
     ]
+    copies = get_nested(evaluation, "verbatim", default={})
+    longest = ", ".join(
+        f"{number(one['longest_mean'])} words in the mean and {number(one['longest_max'])} at most in {title}"
+        for title, one in (("the model's answers", copies), ("true ones", get_nested(copies, "true", default={})))
+        if "longest_mean" in one
+    )
+    shown += (
+        [tag("p", f"The longest stretch of talk of the training data: {longest}.", class_="note")] if longest else []
+    )
     return folded("Sample chats", "messages, and the unedited answers to them", *shown) if shown else Html()
 
 

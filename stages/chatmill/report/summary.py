@@ -109,7 +109,8 @@ OTHERS = {  # what figures are compared with, and its places in the metrics
 }
 NOTE = (
     "Small: intervals of 95 %, and what a figure stands beside. A former value inside the interval is no clear change; "
-    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens."
+    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens. Sense: greedy "
+    "replies that the persona's answers allow, to phrasings that training did not see, but for half of the facts."
 )
 BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
 MAX_CHANGES = 3  # of parameters that are named on the first screen
@@ -131,11 +132,11 @@ FIGURES = (  # name in summary.json or speeds.json, title, section with more, ki
     ("bits_per_byte_answers", "Bits per byte, answers", "Bits per byte", BITS, "bits_per_byte.assistant"),
     ("skills", "Skills, known phrasings", "Skills", SHARE, "skills.macro"),
     ("skills_held_back", "Skills, unseen phrasings", "Skills", SHARE, "skills.held_back.macro"),
-    ("sense_first", "Sense, first replies", "Sense", SHARE, "sense.first"),
-    ("sense_later", "Sense, later replies", "Sense", SHARE, "sense.later"),
-    ("sense_noisy", "Sense, typing errors", "Sense", SHARE, "sense.noisy"),
-    ("recall", "Facts recalled", "Sense", SHARE, "recall"),
-    ("verbatim", "Copied answers", "Talk of the test set", SHARE._replace(less=True), "verbatim.share"),
+    ("sense_first", "Sense, first replies", "Sample chats", SHARE, "sense.first"),
+    ("sense_later", "Sense, later replies", "Sample chats", SHARE, "sense.later"),
+    ("sense_noisy", "Sense, typing errors", "Sample chats", SHARE, "sense.noisy"),
+    ("recall", "Facts recalled", "Sample chats", SHARE, "recall"),
+    ("verbatim", "Copied answers", "Sample chats", SHARE._replace(less=True), "verbatim.share"),
     ("stops_rate", "Complete answers", "Sample chats", SHARE, "stops_rate"),
     ("first_token_ms", "Time to the first token", "Speed", TIME, "times.onnx.ttft_ms"),
     ("token_ms", "Time per token", "Speed", TIME, "times.onnx.token_ms"),
@@ -156,7 +157,8 @@ def overview(evaluation: Metrics, benchmark: Metrics, figures: Metrics, origin: 
         limits, old = _limits(evaluation, times, place), former.get(name)
         verdicts.append(_verdict(kind, value, old, limits))
         link = tag("a", title, href=f"#{markup.anchor(part)}")
-        interval = kind.show_range(limits) if limits else ""
+        interval, count = kind.show_range(limits) if limits else "", get_nested(evaluation, "counts", *place.split("."))
+        interval += f"; {count:,} cases" if count else ""
         row = [
             (link, _others(evaluation, name, kind)),
             (kind.show(value), interval),
