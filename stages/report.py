@@ -49,7 +49,7 @@ def main(
     sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
     cards = cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context"))
-    chats, run = read_samples(samples), read_origin(Path(), summary, speeds)
+    chats, run = read_samples(samples), read_origin(Path())
     figures, times = key_figures(mixed, steps, measured, timed, soft), speeds_of(timed)
     page = document(
         f"chatmill report: {run.name}" if run.name else "chatmill report",

