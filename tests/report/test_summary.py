@@ -135,3 +135,6 @@ def test_times_of_another_machine_are_no_match_and_without_a_commit_nothing_is_c
     assert "Time per token 0.25 ms 95 % within 99 ms –" in first_screen({"token_ms": 0.2, "skills": 0.5})
     assert "Time per token 0.25 ms 95 % within 99 ms" in first_screen({})
     assert "commit" not in first_screen({})[0]
+    assert first_screen({"recall": "?", "verbatim_of_old": 1})[0].startswith(
+        "Figures since commit abcdef0: none can be"
+    )

@@ -109,8 +109,11 @@ OTHERS = {  # what figures are compared with, and its places in the metrics
 }
 NOTE = (
     "Small: intervals of 95 %, and what a figure stands beside. A former value inside the interval is no clear change; "
-    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens. Sense: greedy "
-    "replies that the persona's answers allow, to phrasings that training did not see, but for half of the facts."
+    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens."
+)
+SENSE_NOTE = (
+    " Sense: greedy replies that the persona's answers allow, to phrasings that training did not see, but for half of "
+    "the facts."
 )
 BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
 MAX_CHANGES = 3  # of parameters that are named on the first screen
@@ -166,10 +169,9 @@ def overview(evaluation: Metrics, benchmark: Metrics, figures: Metrics, origin: 
         ]
         rows.append([_cell(*cell) for cell in row[: 3 if former else 2]])
     head = "", "this run", *([f"commit {origin.commit_name}"] if former else [])
-    shown = tag("div", markup.table("Key figures", head, rows), tag("p", NOTE, class_="note"), class_="overview")
-    return (
-        markup.join((_news(origin, verdicts) if former else "", shown)) if rows else tag("p", "Nothing was measured.")
-    )
+    note = tag("p", NOTE + (SENSE_NOTE if "sense_first" in figures else ""), class_="note")
+    shown = _news(origin, verdicts) if former else "", markup.table("Key figures", head, rows), note
+    return tag("div", *shown, class_="overview") if rows else tag("p", "Nothing was measured.")
 
 
 def _cell(content: object, small: str) -> Html:
@@ -211,7 +213,9 @@ def _news(origin: Origin, verdicts: Sequence[str]) -> Html:
     changes[MAX_CHANGES:] = [f"{len(changes) - MAX_CHANGES} more"] if len(changes) > MAX_CHANGES else []
     changes += ["code"] if origin.code_differs else []
     changed = f"Changed: {'; '.join(changes)}." if changes else "No parameter and no code has changed."
-    return tag("p", f"Figures since commit {origin.commit_name}: {', '.join(counts)}. {changed}")
+    return tag(
+        "p", f"Figures since commit {origin.commit_name}: {', '.join(counts) or 'none can be compared'}. {changed}"
+    )
 
 
 # Tables for the plots of DVC: a header and rows, separated by tabs.
