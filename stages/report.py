@@ -12,11 +12,10 @@ from chatmill.report.answers import data
 from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_origin, read_samples, this_run
 from chatmill.report.markup import document, tag
 from chatmill.report.speed import speed
-from chatmill.report.summary import key_figures, speeds_of, table_of_latency, table_of_sources, table_of_validation
+from chatmill.report.summary import key_figures, overview, plot_tables, speeds_of
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
-PAGE_COMMAND = "chatmill page --model data/export/onnx -o chat.html"
 MASK_EXAMPLE = [  # the conversation whose loss mask is shown
     Message.from_text("user", "What is 12 times 3?"),
     Message("assistant", (Part("call", "12*3"), Part("output", "36"), Part("text", "12 times 3 is 36."))),
@@ -51,17 +50,15 @@ def main(
     mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
     cards = cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context"))
     chats, run = read_samples(samples), read_origin(Path())
+    figures, times = key_figures(mixed, steps, measured, timed, soft), speeds_of(timed)
     page = document(
         f"chatmill report: {run.name}" if run.name else "chatmill report",
         tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
-        tag("p", "To chat with the model in a browser, without a server: ", tag("code", PAGE_COMMAND), class_="note"),
-        sections.summary(measured, timed),
-        this_run(run, measured, timed),
         sections.checks(measured),
-        answers.chats(chats),
+        overview(measured, timed, figures | times, run),
+        this_run(run, measured, timed),
+        answers.chats(chats, measured),
         answers.skills(measured),
-        answers.persona(measured),
-        answers.talk(measured),
         sections.compression(measured),
         sections.since_initial(measured),
         sections.training(steps),
@@ -72,9 +69,7 @@ def main(
         data(mixed, cards),
     )
     report.mkdir()
-    tables = {"validation": table_of_validation(steps), "bits_per_byte": table_of_sources(measured)}
-    tables |= {"latency": table_of_latency(timed)}
-    for name, content in {"index.html": page, **{f"{table}.tsv": text for table, text in tables.items()}}.items():
-        (report / name).write_text(content, encoding="utf-8")
-    for file, figures in (summary, key_figures(mixed, steps, measured, timed, soft)), (speeds, speeds_of(timed)):
-        file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    for name, text in {"index.html": page, **plot_tables(steps, measured, timed)}.items():
+        (report / name).write_text(text, encoding="utf-8")
+    for file, content in (summary, figures), (speeds, times):
+        file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,12 @@
-"""Errors of a model have its name once, whatever the name is."""
+"""Errors of a model have its name once, whatever the name is; and what its files tell of it."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 
-from chatmill.app.named_models import find_or_fetch, load_named
+from chatmill.app.named_models import find_or_fetch, introduce, load_named
 from support.tiny import write_model
 
 
@@ -39,3 +40,37 @@ def test_a_run_is_named_where_its_files_are_read(monkeypatch):
 
     monkeypatch.setattr("chatmill.app.named_models.find_or_fetch", fetch)
     assert message_of("HEAD").startswith("HEAD/config.json")
+
+
+UNTOLD = "on data of which its files do not tell"
+WIDGETS = "- text: Hi\n- text: [1]\n- messages: [{content: Ho}]\n- text: Ha\n- text: Hu"
+
+
+@pytest.mark.parametrize(
+    ("card", "trained", "prompts"),
+    [
+        ("", UNTOLD, []),
+        ("---\nwidget: {\n---\n", UNTOLD, []),
+        (f"---\ndatasets: a/b\nwidget:\n{WIDGETS}\n---\n# A", "on a/b", ["Hi", "Ho", "Ha"]),
+        ("---\ndatasets: [1, c]\n---\n| a | b |\n| my mill | 12 | 56 | MIT |\n", "on my mill (12 messages)", []),
+    ],
+)
+def test_a_card_tells_what_a_model_was_trained_on_and_prompts(card, trained, prompts):
+    Path("unknown/README.md").write_text(card)
+    about = f"2 layers of 32 channels, 0.1 MB, a context of 640 tokens. Trained {trained}."
+    assert introduce(Path("unknown"), load_named("unknown", "cpu", 1)) == {"about": about, "prompts": prompts}
+
+
+def test_a_project_introduces_the_models_of_its_tokenizer_by_complete_answers_that_were_given_once():
+    loaded = load_named("unknown", "cpu", 1)
+    Path("metrics").mkdir()
+    counts = {name: {"messages": {"kept": kept}} for name, kept in (("few", 2), ("many", 3000))}
+    Path("metrics/mix.json").write_text(json.dumps({"read": counts}))
+    samples = [{"prompt": f"{place}?", "answer": f"{place % 8}.", "stopped": place != 2} for place in range(9)]
+    samples += [{"prompt": "Later?", "answer": "B", "stopped": True, "true": "C", "messages_before": 2}]
+    Path("samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
+    for fingerprint, prompts in ("another", []), (loaded.tokenizer.fingerprint, ["1?", "4?", "6?"]):
+        Path("metrics/evaluate.json").write_text(json.dumps({"tokenizer": {"fingerprint": fingerprint}}))
+        found = introduce(Path("unknown"), loaded)
+        assert found["prompts"] == prompts
+    assert found["about"].endswith("Trained on many (3,000 messages), few (2 messages).")

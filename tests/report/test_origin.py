@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from chatmill.report.inputs import Change, read_origin, this_run
+from chatmill.report.inputs import SPEEDS, SUMMARY, Change, read_origin, this_run
 
 
 @pytest.fixture
@@ -12,6 +12,10 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "stages").mkdir()
     (tmp_path / "stages/mix.py").write_text("pass\n")
     (tmp_path / "params.yaml").write_text("train_model: {rate: 1e-3, steps: 9}\n")
+    (tmp_path / SUMMARY).parent.mkdir(parents=True)
+    (tmp_path / SUMMARY).write_text('{"skills": 0.5}')
+    outs = f"[{{path: {SUMMARY}, md5: ab}}, {{path: {SPEEDS}, md5: abcdef}}]"
+    (tmp_path / "dvc.lock").write_text(f"stages: {{report: {{outs: {outs}}}}}")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "Small <steps>")
@@ -54,5 +58,20 @@ def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("DVC_EXP_BASELINE_REV", raising=False)
     monkeypatch.delenv("DVC_EXP_NAME", raising=False)
     origin = read_origin(tmp_path)
-    assert origin[1:] == (None, None, None, False, [])
+    assert origin[1:] == (None, None, None, False, [], {})
     assert "Commit" not in this_run(origin, {}, {}) and f"{origin.written:%Y-%m-%d}" in this_run(origin, {}, {})
+
+
+@pytest.mark.parametrize("config", [None, "['remote \"a\"']\n    url = b\n[cache]\n    dir = ../elsewhere\n"])
+def test_the_former_figures_are_those_of_the_commit_and_its_times_those_in_the_cache(project, config):
+    (project / SUMMARY).write_text('{"skills": 0.75}')
+    assert read_origin(project).former == {"skills": 0.5}
+    cache = project / ("elsewhere" if config else ".dvc/cache") / "files/md5/ab"
+    cache.mkdir(parents=True)
+    (project / ".dvc").mkdir(exist_ok=True)
+    (project / ".dvc/config.local").write_text(config or "")
+    (cache / "cdef").write_text('{"token_ms": 0.25}')
+    assert read_origin(project).former == {"skills": 0.5, "token_ms": 0.25}
+    (project / SUMMARY).unlink()
+    git(project, "commit", "-qam", "No figures")
+    assert read_origin(project).former == {}

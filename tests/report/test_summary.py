@@ -1,8 +1,12 @@
+import re
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.report.summary import key_figures, significant, speeds_of
+from chatmill.report.inputs import Change, Origin
+from chatmill.report.summary import key_figures, overview, significant, speeds_of
 
 EVALUATION = {
     "model": {"precision": "bfloat16", "compile": True},
@@ -97,3 +101,40 @@ def test_times_are_those_after_the_prompt_nearest_to_128_tokens(prompts, nearest
 def test_a_number_is_rounded_by_at_most_half_of_its_fourth_digit(value):
     assert significant(value) == pytest.approx(value, rel=5.001e-4, abs=0)
     assert significant(significant(value)) == significant(value)
+
+
+def first_screen(former, changes=(), intervals=None):
+    """The first screen as text, a line for each row, of a run after a commit with these figures."""
+    origin = Origin(datetime.now(UTC), None, "abcdef0123", "A run", False, [*changes], former)
+    figures = key_figures(MIX, CURVE, EVALUATION, BENCHMARK, SOFT) | speeds_of(BENCHMARK)
+    page = overview(EVALUATION | {"intervals": intervals or {}}, BENCHMARK, figures, origin)
+    return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in page.split("<tr>")]
+
+
+def test_each_figure_stands_beside_its_interval_others_and_the_former_value():
+    former = {"processor": ALL["processor"], "bits_per_byte": 0.4, "skills": 0.99, "sense_first": 0.8123}
+    former |= {"token_ms": 0.2, "model_mb": 7.0, "stops_rate": {"earlier": 1}}
+    bits = {"all": [0.37, 0.39], "baselines": {"ngram": [0.6, 0.7]}}
+    changes = [Change(f"a.{letter}", None, "2") for letter in "bcdef"]
+    news, head, *rows = first_screen(former, changes, {"bits_per_byte": bits, "skills": {"macro": [0.95, 0.995]}})
+    counts = "Figures since commit abcdef0: 1 now better, 1 now worse, 1 no clear change, 1 same."
+    assert news == f"{counts} Changed: a.b – → 2; a.c – → 2; a.d – → 2; 2 more. Key figures"
+    assert head == "this run commit abcdef0" and len(rows) == 13
+    for row in (
+        "counted n-grams: 0.629 (0.600 to 0.700); xz: 1.069 0.383 0.370 to 0.390 0.400 now better",
+        "Skills, known phrasings 97.3 % 95.0 to 99.5 % 99.0 % no clear change",
+        "Sense, first replies the answer to the nearest training message: 25.0 % 81.2 % 81.2 % same",
+        "Time per token 0.25 ms 95 % within 99 ms 0.2 ms now 1.25 times that",
+        "Complete answers 100.0 % –",
+    ):
+        assert row in (rows[0].removeprefix("Bits per byte, all text "), *rows)
+    assert rows[-1].startswith("Size of the graph 7.17 MB 7 MB now worse")
+
+
+def test_times_of_another_machine_are_no_match_and_without_a_commit_nothing_is_compared():
+    assert "Time per token 0.25 ms 95 % within 99 ms –" in first_screen({"token_ms": 0.2, "skills": 0.5})
+    assert "Time per token 0.25 ms 95 % within 99 ms" in first_screen({})
+    assert "commit" not in first_screen({})[0]
+    assert first_screen({"recall": "?", "verbatim_of_old": 1})[0].startswith(
+        "Figures since commit abcdef0: none can be"
+    )

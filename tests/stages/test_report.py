@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from chatmill.conversation import Message, Record, render
+from chatmill.report.summary import key_figures, speeds_of
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from report import main
 from support.tiny import VOCABULARY
@@ -33,17 +34,11 @@ EVALUATION = {
     "model": {"parameters": 1_720_000, "layers": 3, "heads": 4, "width": 256, "context": 512, "steps": 900}
     | {"conversations": {"cut": 7042, "rejected": 0}},
     "wrong_answers": {"adding": [{"question": "1+1?", "answer": "<3>", "expected": "2"}]},
-    "calibration": {"error": 0.0625, "chance": {"0.0": 0.0875, "0.9": 0.9375}, "right": {"0.0": 0.125, "0.9": 0.875}},
     "intervals": {
-        "calibration": {"right": {"0.9": [0.8125, 0.9625]}},
         "bits_per_byte": {"all": [0.85, 0.95]},
         "skills": {"macro": [0.915, 0.985]},
         "sense": {"first": [0.71, 0.885]},
         "verbatim": {"true": {"share": [0, 0.08]}},
-    },
-    "answer_tokens": {
-        "model": {"mean": 5.5, "longest": 9, "counts": {"1": 1, "4": 1, "8": 2}},
-        "true": {"mean": 17.25, "longest": 33, "counts": {"8": 3, "32": 1}},
     },
     "counts": {"verbatim": {"true": {"share": 44}}, "sense": {"first": 80}},
     "engines": {
@@ -133,7 +128,10 @@ def test_the_page_fetches_nothing_and_runs_nothing(write_page):
     outline = Outline(page)
     assert {"script", "link", "img", "iframe"}.isdisjoint(name for name, _ in outline.elements)
     assert not re.search(r"https?:|@import|url\(", page)
-    assert not any(key.startswith("on") or key in ("src", "href") for _, given in outline.elements for key in given)
+    given = [one for _, attributes in outline.elements for one in attributes.items()]
+    assert not any(key.startswith("on") or key == "src" for key, _ in given)
+    links = {value for key, value in given if key == "href"}
+    assert links and links <= {f"#{value}" for key, value in given if key == "id"}  # of sections of the page
     assert outline.text.count("</p><script>alert(1)</script>&amp;\" onload='x'\\u202eevil\\u0000") == 2
 
 
@@ -155,6 +153,12 @@ def test_every_figure_stands_on_the_page(write_page):
         assert figure in shown
 
 
+def test_a_check_that_fails_is_seen(write_page):
+    assert '<details><summary class="holds">4 of 4 checks hold</summary>' in write_page()
+    failed = write_page(EVALUATION | {"stops_rate": 0.5})
+    assert '<details open=""><summary class="fails">3 of 4 checks hold</summary>' in failed
+
+
 def test_the_page_says_what_model_it_is_of(write_page):
     shown = Outline(write_page()).text
     assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown
@@ -163,41 +167,20 @@ def test_the_page_says_what_model_it_is_of(write_page):
 
 def test_sense_and_recall_stand_beside_the_parrot(write_page):
     shown = Outline(write_page()).text
-    for figure in ("81.2 % (71.0 to 88.5 %)80", "18.8 %", "68.8 %", "6.2 %", "56.2 %"):
+    for figure in ("81.2 %71.0 to 88.5 %; 80 cases", "18.8 %", "68.8 %", "6.2 %", "56.2 %"):
         assert figure in shown
-    assert "with typing errors" not in shown
-    assert "make sense" not in Outline(write_page(EVALUATION | {"sense": {}, "recall": None})).text
+    assert "typing errors" not in shown and "0.0 % (0.0 to 8.0 %)" in shown
+    assert "6.5 words in the mean and 23 at most in the model's answers, 3.25 words in the mean and 16 at" in shown
+    assert "Sense, " not in Outline(write_page(EVALUATION | {"sense": {}, "recall": None})).text
 
 
 def test_the_key_figures_of_what_was_measured_are_written(run_stage):
     folder = run_stage(soft=SOFT)
-    assert json.loads((folder / "speeds.json").read_text()) == {
-        "first_token_ms": 4.0,
-        "token_ms": 2.0,
-        "pytorch_token_ms": 20.0,
-        "peak_mb": 96.0,
-    }
-    assert json.loads((folder / "summary.json").read_text()) == {
-        "bits_per_byte": 0.9,
-        "bits_per_byte_answers": 0.4,
-        "bits_per_byte_xz": 1.9,
-        "bits_per_byte_ngram": 1.3,
-        "validation_bits_per_byte": 3.25,
-        "soft_tokenizer_bits_per_byte": 1.375,
-        "skills": 0.95,
-        "skills_held_back": 0.75,
-        "stops_rate": 0.995,
-        "sense_first": 0.8125,
-        "sense_later": 0.6875,
-        "recall": 0.5625,
-        "verbatim": 0.625,
-        "model_mb": 10.0,
-        "bytes_per_token": 3.4,
-        "train_conversations": 90,
-        "rejected": 3,
-        "leaked": 1,
-        "processor": "<fast>",
-    }
+    curve = {"validation_bits_per_byte": [(2.0, 3.25)]}
+    figures = key_figures(MIX, curve, EVALUATION, BENCHMARK, SOFT)
+    assert figures["bits_per_byte"] == 0.9 and figures["rejected"] == 3 and len(figures) == 19
+    assert json.loads((folder / "summary.json").read_text()) == figures
+    assert json.loads((folder / "speeds.json").read_text()) == speeds_of(BENCHMARK)
 
 
 def test_tables_for_plots_lie_beside_the_page(run_stage):
@@ -213,7 +196,7 @@ def test_tables_for_plots_lie_beside_the_page(run_stage):
 def test_what_was_not_measured_is_left_out(write_page):
     outline = Outline(write_page(evaluation={}, benchmark={}, mix={}, curve="step\tloss\n"))
     assert [name for name, _ in outline.elements].count("h2") == 3  # this run, tokenizer and data
-    assert "– ms" in outline.text
+    assert "Nothing was measured." in outline.text and "checks" not in outline.text
 
 
 @pytest.mark.parametrize(

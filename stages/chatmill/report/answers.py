@@ -5,9 +5,7 @@ from typing import Any
 
 from chatmill.data_card import Card, Spread
 from chatmill.report.chart import bar
-from chatmill.report.markup import Html, Metrics, get_nested, number, percent, percent_range, section, table, tag, words
-
-SENSE_TITLES = {"first": "first", "later": "later, which depends on those before", "noisy": "first, with typing errors"}
+from chatmill.report.markup import Html, Metrics, folded, get_nested, number, percent, percent_range, table, tag, words
 
 
 def skills(evaluation: Metrics) -> Html:
@@ -37,8 +35,9 @@ def skills(evaluation: Metrics) -> Html:
         "lines on the bars, 95 % intervals."
     )
     head = ("skill", "known", "", "held back", "")
-    return section(
+    return folded(
         "Skills",
+        "each one, on known and on held-back phrasings, and wrong answers",
         tag("p", note, class_="note"),
         tag("div", table("By phrasing of the question", head, rows), class_="total"),
         wrong_answers(evaluation),
@@ -65,54 +64,8 @@ def share_cell(evaluation: Metrics, *path: str) -> str:
     return percent(get_nested(evaluation, *path)) + (f" ({percent_range(limits)})" if limits else "")
 
 
-def talk(evaluation: Metrics) -> Html:
-    """Whether the model knows true replies from others, and how much of its answers is copied."""
-    copies = get_nested(evaluation, "verbatim", default={})
-    shares = [
-        ("answers that stand word for word in the training data", ("verbatim", "share")),
-        ("true answers of the test set that do", ("verbatim", "true", "share")),
-    ]
-    rows = [
-        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)))
-        for title, path in shares
-        if get_nested(evaluation, *path) is not None
-    ]
-    if not rows:
-        return Html()
-    stretches = [
-        (title, number(values.get("longest_mean")), number(values.get("longest_max")))
-        for title, values in (("the model's answers", copies), ("true answers", copies.get("true", {})))
-    ]
-    return section(
-        "Talk of the test set",
-        table("Shares of talk, with 95 % intervals", ("", "share", "cases"), rows),
-        table("Longest stretch in the training data, words", ("", "mean", "longest"), stretches),
-    )
-
-
-def persona(evaluation: Metrics) -> Html:
-    """How many replies to a persona's user make sense, beside those that repeat a training answer."""
-    measured = [
-        (title, ("sense", kind), share_cell(evaluation, "sense", "parrot", kind))
-        for kind, title in SENSE_TITLES.items()
-    ]
-    rows = [
-        (title, share_cell(evaluation, *path), number(get_nested(evaluation, "counts", *path)), parrot)
-        for title, path, parrot in [*measured, ("question for a fact that was told before", ("recall",), "")]
-        if get_nested(evaluation, *path) is not None
-    ]
-    if not rows:
-        return Html()
-    note = (
-        "Share of greedy replies that the persona's answers allow. Training did not see the phrasings, but for half of "
-        "the questions for facts."
-    )
-    head = ("message of the user", "make sense", "cases", "the answer to the nearest message of training")
-    return section("Sense", tag("p", note, class_="note"), table("Shares of replies, with 95 % intervals", head, rows))
-
-
-def chats(samples: Iterable[Metrics]) -> Html:
-    """Messages and the unedited answers to them: of the test set beside the true answers, and fixed prompts."""
+def chats(samples: Iterable[Metrics], evaluation: Metrics) -> Html:
+    """Messages and the unedited answers to them, of the test set beside the true ones, and what answers copy."""
     of_data: list[Html] = []
     fixed: list[Html] = []
     for sample in samples:
@@ -130,7 +83,16 @@ def chats(samples: Iterable[Metrics]) -> Html:
         if chats
         for part in (tag("p", note, class_="note"), tag("div", *chats, class_="chats"))
     ]
-    return section("Sample chats", *shown) if shown else Html()
+    copies = get_nested(evaluation, "verbatim", default={})
+    longest = ", ".join(
+        f"{number(one['longest_mean'])} words in the mean and {number(one['longest_max'])} at most in {title}"
+        for title, one in (("the model's answers", copies), ("true ones", get_nested(copies, "true", default={})))
+        if "longest_mean" in one
+    )
+    shown += (
+        [tag("p", f"The longest stretch of talk of the training data: {longest}.", class_="note")] if longest else []
+    )
+    return folded("Sample chats", "messages, and the unedited answers to them", *shown) if shown else Html()
 
 
 def _chat(sample: Metrics) -> Html:
@@ -152,8 +114,9 @@ def _chat(sample: Metrics) -> Html:
 
 def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
     """The sizes of the splits, what was left out, and the cards of the sources in a sample of the training set."""
-    return section(
+    return folded(
         "Data",
+        "the splits, what was left out, and what the conversations hold",
         tag("div", splits(mix), left_out(mix), class_="columns"),
         messages(mix),
         *((sample_note(cards), contents(cards), findings(cards)) if cards else ()),

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from chatmill.report.markup import Html, number, table, tag
+from chatmill.report.markup import Html, number, tag
 
 WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
@@ -73,21 +73,6 @@ def category_axis(name: str, values: Iterable[float]) -> Axis:
     """A logarithmic axis for values above 0, with a tick at each of them."""
     ticks = sorted(set(values)) or [1.0]
     return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
-
-
-def chart_with_table(title: str, lines: Sequence[Line], x: Axis, y_name: str) -> Html:
-    """A chart, and its values as a table."""
-    y = linear_axis(y_name, [value for line in lines for _, value in line.points])
-    below = tag("details", tag("summary", "As a table"), chart_table(title, lines, x.name))
-    return tag("div", line_chart(title, lines, x, y), below)
-
-
-def chart_table(title: str, lines: Sequence[Line], x_name: str) -> Html:
-    """The points of all lines, by their position."""
-    columns = [dict(line.points) for line in lines]
-    places = sorted({place for column in columns for place in column})
-    rows = ((number(place), *(number(column.get(place)) for column in columns)) for place in places)
-    return table(title, (x_name, *(line.name for line in lines)), rows)
 
 
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:

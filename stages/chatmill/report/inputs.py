@@ -5,6 +5,7 @@ import json
 import math
 import os
 import subprocess
+from configparser import RawConfigParser
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
 from chatmill.report import sections
-from chatmill.report.markup import Html, Metrics, dotted, get_nested, join, number, section, table, tag
+from chatmill.report.markup import Html, Metrics, dotted, folded, get_nested, join, number, table, tag
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
 
@@ -82,6 +83,8 @@ def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str,
 GIT_SECONDS = 10
 COMMIT_LETTERS = 7
 TEST_SET = "data/chat/test.jsonl"
+SUMMARY, SPEEDS = "data/metrics/summary.json", "data/metrics/speeds.json"  # the second is not in git
+PAGE_COMMAND = "chatmill page --model data/export/onnx -o chat.html"
 
 
 class Change(NamedTuple):
@@ -101,11 +104,17 @@ class Origin(NamedTuple):
     subject: str | None  # of the commit's message
     code_differs: bool  # the stages are not those of the commit
     changes: list[Change]  # of the commit's parameters
+    former: Metrics  # the key figures of the commit
 
     @property
     def name(self) -> str | None:
         """The name by which `chatmill compare` finds the run: that of the experiment, or of the commit."""
-        return self.experiment or (self.commit and self.commit[:COMMIT_LETTERS])
+        return self.experiment or self.commit_name
+
+    @property
+    def commit_name(self) -> str | None:
+        """The first letters of the commit."""
+        return self.commit and self.commit[:COMMIT_LETTERS]
 
 
 def read_origin(folder: Path) -> Origin:
@@ -115,17 +124,42 @@ def read_origin(folder: Path) -> Origin:
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
     written = datetime.now(UTC).replace(microsecond=0)
     experiment = os.environ.get("DVC_EXP_NAME")
-    return Origin(written, experiment, commit or None, subject or None, bool(changed), _changes(folder, commit))
+    former = _of_commit(folder, commit, SUMMARY)
+    former |= _of_cache(folder, _of_commit(folder, commit, "dvc.lock"), SPEEDS) if former else {}
+    changes = _changes(folder, _of_commit(folder, commit, str(PARAMS_FILE)))
+    return Origin(written, experiment, commit or None, subject or None, bool(changed), changes, former)
 
 
-def _changes(folder: Path, commit: str | None) -> list[Change]:
-    """The parameters that differ from those of a commit; none where either cannot be read."""
-    content = commit and _git(folder, "show", f"{commit}:./{PARAMS_FILE}")
+def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
+    """What a file of YAML or JSON says in a commit; empty where it cannot be read."""
+    return _parsed(_git(folder, "show", f"{commit}:./{file}") or "")
+
+
+def _parsed(content: str) -> Metrics:
     try:
-        before, after = parse_params((content or "").encode(), str(PARAMS_FILE)), read_params(folder / PARAMS_FILE)
+        return parse_params(content.encode(), "")
+    except ValueError:
+        return {}
+
+
+def _of_cache(folder: Path, lock: Metrics, file: str) -> Metrics:
+    """The metrics of the report stage in a file that dvc.lock names; empty where they are not in DVC's cache."""
+    config = RawConfigParser()
+    config.read(folder / ".dvc" / name for name in ("config", "config.local"))
+    cache = folder / ".dvc" / config.get("cache", "dir", fallback="cache") / "files/md5"
+    outs = get_nested(lock, "stages", "report", "outs", default=[])
+    digest = next((out["md5"] for out in outs if out["path"] == file), "none")
+    cached = cache / digest[:2] / digest[2:]
+    return _parsed(cached.read_text("utf-8", "replace")) if cached.is_file() else {}
+
+
+def _changes(folder: Path, before: Metrics) -> list[Change]:
+    """The parameters that differ from those before; none where either cannot be read."""
+    try:
+        after = read_params(folder / PARAMS_FILE) if before else {}
     except ValueError:
         return []
-    old, new = dict(dotted(before)), dict(dotted(after))
+    old, new = (dict(dotted(values)) for values in (before if after else {}, after))
     names = [name for name in old | new if old.get(name) != new.get(name)]
     return [Change(name, old.get(name), new.get(name)) for name in names]
 
@@ -143,7 +177,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
     """Which run the report is of, and the command that compares it with another one."""
     model, machine = get_nested(evaluation, "model", default={}), get_nested(benchmark, "machine", default={})
-    commit = origin.commit and f"{origin.commit[:COMMIT_LETTERS]} {origin.subject or ''}"
+    commit = origin.commit and f"{origin.commit_name} {origin.subject or ''}"
     facts = {
         "Experiment": origin.experiment,
         "Commit": commit and commit + (", with changes of code that are not in it" if origin.code_differs else ""),
@@ -151,13 +185,16 @@ def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
         "Model": _model(model),
         "Training": _training(model),
         "Measured on": "; ".join(f"{key} {value}" for key, value in machine.items()),
+        "Chat": tag("code", PAGE_COMMAND),
         "Compare": origin.name and tag("code", f"chatmill compare {origin.name} OTHER_RUN --data {TEST_SET}"),
     }
     rows = (join([tag("dt", key), tag("dd", value)]) for key, value in facts.items() if value)
     changed = [(name, _value(before), _value(after)) for name, before, after in origin.changes]
     head = "parameter", "in the commit", "in this run"
     changes = table("Parameters that differ from the commit's", head, changed) if changed else ""
-    return section("This run", tag("dl", *rows, class_="facts"), changes)
+    return folded(
+        "This run", "where it comes from, and what compares it with another", tag("dl", *rows, class_="facts"), changes
+    )
 
 
 def _model(model: Metrics) -> str:

@@ -128,6 +128,18 @@ def section(title: str, *content: object) -> Html:
     return tag("section", tag("h2", title), *content)
 
 
+def folded(title: str, about: str, *content: object) -> Html:
+    """A section that is closed until its line, with what is inside, is clicked, or a link to its title is followed."""
+    return tag(
+        "details", tag("summary", tag("h2", title), about), tag("div", *content, id=anchor(title)), class_="part"
+    )
+
+
+def anchor(title: str) -> str:
+    """The name by which a link finds a folded section: browsers open it where the name lies inside."""
+    return title.lower().replace(" ", "-")
+
+
 def document(title: str, *content: Html) -> Html:
     """A complete page, which loads no resources and runs no scripts."""
     head = tag(

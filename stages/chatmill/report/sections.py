@@ -1,10 +1,9 @@
 """The sections of the report, each made from the metrics of a file; values that were not measured are left out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from chatmill.report.chart import Line, bar, chart_with_table, linear_axis
-from chatmill.report.markup import Html, Metrics, bits_range, get_nested, in_bits, number, percent, section, table, tag
-from chatmill.report.speed import fastest
+from chatmill.report.chart import Line, bar, line_chart, linear_axis
+from chatmill.report.markup import Html, Metrics, bits_range, folded, get_nested, in_bits, number, percent, table, tag
 from chatmill.report.token_view import chunk_list
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
@@ -44,68 +43,33 @@ Bar = tuple[str, float | None, int, *tuple[str, ...]]  # the name, value and col
 Curve = dict[str, Points]  # (step, value) of each column
 
 
-def summary(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """The main figures of a run."""
-    bits = get_nested(evaluation, "bits_per_byte")
-    engine, prompt, milliseconds = fastest(benchmark)
-    figures = [
-        (
-            "Bits per byte",
-            in_bits(get_nested(bits, "all")),
-            "; ".join(["all text", *(f"{name}: {in_bits(value)}" for name, value in rivals(bits))]),
-        ),
-        ("Bits per byte", in_bits(get_nested(bits, "assistant")), "assistant's text"),
-        ("Skills", percent(get_nested(evaluation, "skills", "macro")), "on known phrasings"),
-        ("Skills, held back", percent(get_nested(evaluation, "skills", "held_back", "macro")), "on unseen phrasings"),
-        (
-            "Sense",
-            percent(get_nested(evaluation, "sense", "first")),
-            "of replies to first messages, on unseen phrasings",
-        ),
-        ("Copied answers", percent(get_nested(evaluation, "verbatim", "share")), "stand in the training data"),
-        ("Complete answers", percent(get_nested(evaluation, "stops_rate")), "ended by the model"),
-        ("Time per token", f"{number(milliseconds)} ms", f"{engine}, prompt of {prompt}" if engine else ""),
-    ]
-    tiles = (tag("div", tag("dt", name), tag("dd", value, tag("small", note))) for name, value, note in figures)
-    return tag("dl", *tiles, class_="tiles")
-
-
 def checks(evaluation: Metrics) -> Html:
-    """The checks that each run should pass."""
-    items = [
-        tag("li", tag("span", "holds" if holds else "fails", class_="holds" if holds else "fails"), f" {claim}")
-        for holds, claim in claims(evaluation)
-    ]
-    return section("Checks", tag("ul", *items)) if items else Html()
-
-
-def claims(evaluation: Metrics) -> Iterator[tuple[bool, str]]:
-    """Whether each check that was measured holds, and its text."""
-    bits = get_nested(evaluation, "bits_per_byte", "all")
-    for name, value in rivals(get_nested(evaluation, "bits_per_byte")) if bits is not None else ():
-        yield (
-            bits < value,
-            f"The model needs fewer bits per byte than {name} on all text: {in_bits(bits)} against {in_bits(value)}.",
+    """The checks that each run should pass, to unfold; open if one of them fails."""
+    bits = get_nested(evaluation, "bits_per_byte", default={})
+    rivals = [(name, get_nested(bits, "baselines", key)) for key, name in RIVALS.items() if "all" in bits]
+    found = [
+        (
+            bits["all"] < value,
+            f"The model needs fewer bits per byte than {name}: {in_bits(bits['all'])}, {in_bits(value)}.",
         )
+        for name, value in rivals
+        if value is not None
+    ]
     exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
     measured = [value for value in exact if value is not None]
     if len(measured) > 1:
         apart = max(measured) - min(measured)
-        yield (
-            apart <= ENGINE_TOLERANCE,
-            f"Engines of full precision agree: they differ by at most {apart:.6f} bits per byte.",
-        )
+        found.append((apart <= ENGINE_TOLERANCE, f"Engines of full precision differ by {apart:.6f} bits per byte."))
     if (stops := get_nested(evaluation, "stops_rate")) is not None:
-        yield (
-            stops >= MIN_STOPS_RATE,
-            f"The model ends its answers before the limit of tokens: {percent(stops)} of them.",
-        )
-
-
-def rivals(bits: Metrics | None) -> list[tuple[str, float]]:
-    """The names and bits per byte of the baselines that a model should surpass."""
-    values = get_nested(bits, "baselines", default={})
-    return [(name, values[key]) for key, name in RIVALS.items() if values.get(key) is not None]
+        found.append((stops >= MIN_STOPS_RATE, f"{percent(stops)} of the answers end before the limit of tokens."))
+    items = [
+        tag("li", tag("span", (word := "holds" if holds else "fails"), class_=word), f" {claim}")
+        for holds, claim in found
+    ]
+    all_hold = all(holds for holds, _ in found)
+    title = f"{sum(holds for holds, _ in found)} of {len(found)} checks hold"
+    summary = tag("summary", title, class_="holds" if all_hold else "fails")
+    return tag("details", summary, tag("ul", *items), open=None if all_hold else "") if items else Html()
 
 
 def training(curve: Curve) -> Html:
@@ -124,7 +88,8 @@ def training(curve: Curve) -> Html:
     ]
     if not any(charts):
         return Html()
-    return section("Training", tag("p", TIME_NOTE, class_="note"), tag("div", *charts, class_="columns"))
+    about = "loss, bits per byte, gradient norm and learning rate by step"
+    return folded("Training", about, tag("p", TIME_NOTE, class_="note"), tag("div", *charts, class_="columns"))
 
 
 def source_chart(curve: Curve) -> Html:
@@ -143,7 +108,8 @@ def training_chart(title: str, unit: str, columns: Mapping[str, Points | None], 
         if points
     ]
     x = linear_axis("step", [step for line in lines for step, _ in line.points])
-    return tag("div", chart_with_table(title, lines, x, unit), tag("p", note, class_="note")) if lines else Html()
+    y = linear_axis(unit, [value for line in lines for _, value in line.points])
+    return tag("div", line_chart(title, lines, x, y), tag("p", note, class_="note")) if lines else Html()
 
 
 def downsample(points: Points) -> Points:
@@ -172,9 +138,8 @@ def compression(evaluation: Metrics) -> Html:
     if counted := bits.get("ngram_train_tokens"):
         note += f" N-grams of up to {bits['ngram_order']} tokens were counted in {number(counted)} tokens of training."
     tables = bars("Compared with baselines", values), bars("By source", sources, "counted n-grams")
-    return section(
-        "Bits per byte of held-out text", tag("p", note, class_="note"), tag("div", *tables, class_="columns")
-    )
+    columns = tag("div", *tables, class_="columns")
+    return folded("Bits per byte", "beside baselines, and by source", tag("p", note, class_="note"), columns)
 
 
 def since_initial(evaluation: Metrics) -> Html:
@@ -191,8 +156,9 @@ def since_initial(evaluation: Metrics) -> Html:
     ]
     rows += [("skills", *(percent(one["skills_macro"]) for one in (before, after)))]
     note = "The initial model reads each text with its own tokenizer and chat template, and can call no tools of ours."
-    return section(
+    return folded(
         "Since the initial model",
+        "what was learnt and forgotten since then",
         tag("p", note, class_="note"),
         table("Learnt and forgotten", ("", "initial model", "this model"), rows),
     )
@@ -230,13 +196,18 @@ def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
         ("chunks that start at an edge of a word", percent(get_nested(values, "at_word_edges"))),
         ("tokens that start at an edge of a word", percent(get_nested(values, "chance"))),
     ]
-    return section("Chunks", *shown[:MAX_CHUNKED_ANSWERS], table("On held-out text", ("", ""), rows))
+    return folded(
+        "Chunks",
+        "what the inner layers see as one",
+        *shown[:MAX_CHUNKED_ANSWERS],
+        table("On held-out text", ("", ""), rows),
+    )
 
 
 def soft_tokenizer(measured: Metrics) -> Html:
     """Quality of the embeddings that are made from bytes, and the model's bits per byte with them."""
     if reason := measured.get("left_out"):
-        return section("Soft tokenizer", tag("p", f"Left out: {reason}.", class_="note"))
+        return folded("Soft tokenizer", "left out", tag("p", f"Left out: {reason}.", class_="note"))
     subsets = [(title, measured[key]) for key, title in TOKEN_SUBSETS.items() if key in measured]
     texts = {"": get_nested(measured, "bits_per_byte", default={}), **get_nested(measured, "noisy", default={})}
     texts["another tokenizer"] = get_nested(measured, "other_tokenizer", default={})
@@ -268,7 +239,10 @@ def soft_tokenizer(measured: Metrics) -> Html:
             ],
         ),
     )
-    return section("Soft tokenizer", tag("p", note + warning, class_="note"), tag("div", *tables, class_="columns"))
+    about = "embeddings that are made from the bytes of tokens"
+    return folded(
+        "Soft tokenizer", about, tag("p", note + warning, class_="note"), tag("div", *tables, class_="columns")
+    )
 
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
@@ -295,4 +269,9 @@ def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
         if key in units
     ]
     tables = table("On held-out text", ("", ""), sizes), table("Speed", ("", ""), speeds)
-    return section("Tokenizer", *shown, tag("div", *tables, class_="columns"))
+    return folded(
+        "Tokenizer",
+        "tokens and loss mask of an example, compression and speed",
+        *shown,
+        tag("div", *tables, class_="columns"),
+    )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from chatmill.report.chart import Line, category_axis, line_chart, log_axis
-from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, section, table, tag
+from chatmill.report.markup import Html, Metrics, folded, get_nested, in_bits, number, percent, table, tag
 
 Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, mode (cache or recompute), times by prompt length
 ENGINE_COLORS = (0, 1, 2, 3, 5, 6)  # of the page's palette; 4 is the grey of limits and baselines
@@ -20,18 +20,15 @@ def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
                 yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
 
 
-def fastest(benchmark: Metrics, near: int | None = None) -> tuple[str | None, int | None, float | None]:
-    """(engine, prompt tokens, ms) of the engine with the least time per token after its longest prompt.
-
-    With `near`, it is the prompt with about as many tokens.
-    """
+def fastest(benchmark: Metrics, near: int) -> tuple[str | None, int | None, float | None]:
+    """(engine, prompt tokens, ms) of the engine with the least time per token after a prompt of about `near` tokens."""
     times = [
-        (get_nested(values, "token_ms", "p50"), engine, prompt)
+        (abs(prompt - near), get_nested(values, "token_ms", "p50"), engine, prompt)
         for engine, mode, measured in measured_latencies(benchmark)
+        for prompt, values in measured
         if mode == "cache"
-        for prompt, values in [min(measured, key=lambda one: -one[0] if near is None else abs(one[0] - near))]
     ]
-    milliseconds, engine, prompt = min(times, default=(None, None, None))
+    _, milliseconds, engine, prompt = min(times, default=(None, None, None, None))
     return engine, prompt, milliseconds
 
 
@@ -50,8 +47,9 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
         "limit: the time to read the weights and the cache once at this machine's memory bandwidth; the limit of the "
         "first token also accounts for the matrix products of its prompt."
     )
-    return section(
+    return folded(
         "Speed",
+        "time per token and to the first one, by length of the prompt, and the engines",
         tag("p", note + (CACHED if exceeds_limit(benchmark, measured) else ""), class_="note"),
         tag("div", *charts, class_="columns"),
         tag("details", tag("summary", "As a table"), latency_table(measured)),

@@ -13,11 +13,13 @@ A figure that a run did not measure is left out.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
-from typing import Any
+from typing import Any, NamedTuple
 
-from chatmill.report.markup import Metrics, get_nested
+from chatmill.report import markup
+from chatmill.report.inputs import Origin
+from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, tag
 from chatmill.report.sections import Curve
 from chatmill.report.speed import measured_latencies
 
@@ -95,10 +97,137 @@ def significant(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
+# The first screen of the report: the key figures with their intervals, beside others, and those of the last commit.
+
+Limits = Sequence[float] | None
+NGRAMS, NEAREST = "counted n-grams", "the answer to the nearest training message"
+OTHERS = {  # what figures are compared with, and its places in the metrics
+    "bits_per_byte": {NGRAMS: "bits_per_byte.baselines.ngram", "xz": "bits_per_byte.baselines.xz"},
+    "bits_per_byte_answers": {NGRAMS: "bits_per_byte.ngram_assistant"},
+    **{f"sense_{kind}": {NEAREST: f"sense.parrot.{kind}"} for kind in ("first", "later", "noisy")},
+    "verbatim": {"true answers": "verbatim.true.share"},
+}
+NOTE = (
+    "Small: intervals of 95 %, and what a figure stands beside. A former value inside the interval is no clear change; "
+    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens."
+)
+SENSE_NOTE = (
+    " Sense: greedy replies that the persona's answers allow, to phrasings that training did not see, but for half of "
+    "the facts."
+)
+BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
+MAX_CHANGES = 3  # of parameters that are named on the first screen
+
+
+class Kind(NamedTuple):
+    """How figures and their intervals are written, and whether less is better."""
+
+    show: Callable[[float | None], str]
+    show_range: Callable[[Sequence[float]], str]
+    less: bool
+
+
+BITS, SHARE = Kind(in_bits, markup.bits_range, True), Kind(percent, markup.percent_range, False)
+SIZE = Kind(lambda size: f"{number(size)} MB", markup.bits_range, True)
+TIME = Kind(lambda time: f"{number(time)} ms", lambda limits: f"95 % within {number(limits[1])} ms", True)
+FIGURES = (  # name in summary.json or speeds.json, title, section with more, kind, and place of the interval
+    ("bits_per_byte", "Bits per byte, all text", "Bits per byte", BITS, "bits_per_byte.all"),
+    ("bits_per_byte_answers", "Bits per byte, answers", "Bits per byte", BITS, "bits_per_byte.assistant"),
+    ("skills", "Skills, known phrasings", "Skills", SHARE, "skills.macro"),
+    ("skills_held_back", "Skills, unseen phrasings", "Skills", SHARE, "skills.held_back.macro"),
+    ("sense_first", "Sense, first replies", "Sample chats", SHARE, "sense.first"),
+    ("sense_later", "Sense, later replies", "Sample chats", SHARE, "sense.later"),
+    ("sense_noisy", "Sense, typing errors", "Sample chats", SHARE, "sense.noisy"),
+    ("recall", "Facts recalled", "Sample chats", SHARE, "recall"),
+    ("verbatim", "Copied answers", "Sample chats", SHARE._replace(less=True), "verbatim.share"),
+    ("stops_rate", "Complete answers", "Sample chats", SHARE, "stops_rate"),
+    ("first_token_ms", "Time to the first token", "Speed", TIME, "times.onnx.ttft_ms"),
+    ("token_ms", "Time per token", "Speed", TIME, "times.onnx.token_ms"),
+    ("pytorch_token_ms", "Time per token, PyTorch", "Speed", TIME, "times.pytorch.token_ms"),
+    ("model_mb", "Size of the graph", "Speed", SIZE, "engines.onnx.size_mb"),
+)
+
+
+def overview(evaluation: Metrics, benchmark: Metrics, figures: Metrics, origin: Origin) -> Html:
+    """The key figures of a run with their intervals, and whether they are better than those of its commit."""
+    times, same_machine = times_by_engine(benchmark), figures.get("processor") == origin.former.get("processor")
+    others = () if same_machine else speeds_of(benchmark)  # which are no match
+    former = {name: old for name, old in origin.former.items() if isinstance(old, int | float) and name not in others}
+    rows, verdicts = [], list[str]()
+    for name, title, part, kind, place in FIGURES:
+        if (value := figures.get(name)) is None or (name == "pytorch_token_ms" and "token_ms" in figures):
+            continue
+        limits, old = _limits(evaluation, times, place), former.get(name)
+        verdicts.append(_verdict(kind, value, old, limits))
+        link = tag("a", title, href=f"#{markup.anchor(part)}")
+        interval, count = kind.show_range(limits) if limits else "", get_nested(evaluation, "counts", *place.split("."))
+        interval += f"; {count:,} cases" if count else ""
+        row = [
+            (link, _others(evaluation, name, kind)),
+            (kind.show(value), interval),
+            ("–" if old is None else kind.show(old), verdicts[-1]),
+        ]
+        rows.append([_cell(*cell) for cell in row[: 3 if former else 2]])
+    head = "", "this run", *([f"commit {origin.commit_name}"] if former else [])
+    note = tag("p", NOTE + (SENSE_NOTE if "sense_first" in figures else ""), class_="note")
+    shown = _news(origin, verdicts) if former else "", markup.table("Key figures", head, rows), note
+    return tag("div", *shown, class_="overview") if rows else tag("p", "Nothing was measured.")
+
+
+def _cell(content: object, small: str) -> Html:
+    return markup.join((content, tag("small", small, class_={BETTER: "holds", WORSE: "fails"}.get(small))))
+
+
+def _limits(evaluation: Metrics, times: Metrics, place: str) -> Limits:
+    """The interval of a figure; of a time its median and 95th percentile."""
+    if percentiles := get_nested({"times": times}, *place.split(".")):
+        return percentiles["p50"], percentiles["p95"]
+    limits: Limits = get_nested(evaluation, "intervals", *place.split("."))
+    return limits
+
+
+def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
+    """What a figure stands beside, with its interval."""
+    others = []
+    for title, place in OTHERS.get(name, {}).items():
+        value, limits = get_nested(evaluation, *place.split(".")), _limits(evaluation, {}, place)
+        interval = f" ({kind.show_range(limits)})" if limits else ""
+        others += [] if value is None else [f"{title}: {kind.show(value)}{interval}"]
+    return "; ".join(others)
+
+
+def _verdict(kind: Kind, value: float, old: float | None, limits: Limits) -> str:
+    if old is None or value == old:
+        return "" if old is None else SAME
+    if kind is TIME:
+        return f"now {number(value / old)} times that" if old else ""
+    if limits and limits[0] <= old <= limits[1]:
+        return UNCLEAR
+    return BETTER if (value < old) == kind.less else WORSE
+
+
+def _news(origin: Origin, verdicts: Sequence[str]) -> Html:
+    """What differs from the commit: the figures, the parameters, and whether the code does."""
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in verdicts]
+    changes = [f"{name} {before or '–'} → {after or '–'}" for name, before, after in origin.changes]
+    changes[MAX_CHANGES:] = [f"{len(changes) - MAX_CHANGES} more"] if len(changes) > MAX_CHANGES else []
+    changes += ["code"] if origin.code_differs else []
+    changed = f"Changed: {'; '.join(changes)}." if changes else "No parameter and no code has changed."
+    return tag(
+        "p", f"Figures since commit {origin.commit_name}: {', '.join(counts) or 'none can be compared'}. {changed}"
+    )
+
+
 # Tables for the plots of DVC: a header and rows, separated by tabs.
 
 ENGINES = ("onnx", "pytorch")  # dvc.yaml names their columns
 TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
+
+
+def plot_tables(curve: Curve, evaluation: Metrics, benchmark: Metrics) -> dict[str, str]:
+    """Each table by the name of its file."""
+    tables = {"validation": table_of_validation(curve), "bits_per_byte": table_of_sources(evaluation)}
+    return {f"{name}.tsv": text for name, text in (tables | {"latency": table_of_latency(benchmark)}).items()}
 
 
 def table_of_validation(curve: Curve) -> str:

@@ -23,7 +23,7 @@ from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
-from support.chat_page import ask
+from support.chat_page import finished
 from support.chromium import visit
 from support.exported import TYPES, export
 from support.page_engine import (
@@ -179,13 +179,17 @@ def test_the_calculator_gives_the_same_results(engine):
 
 @pytest.mark.slow
 def test_a_page_from_disk_chats_without_a_network(browser, tmp_path, model):
-    file = tmp_path / "chat.html"
+    model, file = shutil.copytree(model, tmp_path / "model"), tmp_path / "chat.html"
+    (model / "README.md").write_text("---\ndatasets: <b>\nwidget:\n- text: Hi\n---\n")
     assert cli.main(["page", "--model", str(model), "-o", str(file), "--name", HOSTILE]) == 0
     with visit(browser, f"file://{file}") as page:
         requests = []
         page.on("request", lambda request: requests.append(request.url))
         expect(page.locator("#model")).to_have_value(HOSTILE)
-        answer = ask(page, "Hi")
+        expect(page.locator("#start")).to_contain_text("Trained on <b>.")
+        page.get_by_role("button", name="Hi", exact=True).click()
+        answer = finished(page)
+        expect(page.locator("#start")).to_be_hidden()
         answer.get_by_role("button", name="Tokens").click()
         expect(answer.locator(".tokens .token").first).to_have_text("<|bos|>")
         page.reload()

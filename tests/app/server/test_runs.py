@@ -97,27 +97,50 @@ def test_the_workspace_comes_first_and_then_the_latest(listed):
     assert first["label"] == "workspace" and times == sorted(times, reverse=True)
 
 
-def test_the_workspace_is_a_row_unless_it_is_as_its_commit(repository):
-    def is_row():
-        return "workspace" in [run["label"] for run in asyncio.run(Runs(repository.folder).listing())["runs"]]
+def test_the_workspace_and_its_commit_are_one_row_unless_they_differ(repository):
+    def rows():
+        runs = asyncio.run(Runs(repository.folder).listing())["runs"]
+        return [(run["label"], run["model"]) for run in runs if run["label"] in ("workspace", "main", "applied")]
 
-    curve = repository.folder / "data/metrics/train.tsv"
-    found = [is_row()]
+    curve, benchmark = (repository.folder / "data/metrics" / name for name in ("train.tsv", "benchmark.json"))
+    cached, away = repository.folder / ".dvc/cache/files", repository.folder / "away"
+    two = [("workspace", True), ("main", True)]
+    assert rows() == two
     repository.git("stash", "-q")
-    for text in (CURVE, CURVE + "60\t1.5\t\n", CURVE):  # in the second a run grows
+    times = benchmark.read_text()
+    for text, measured, expected in (
+        (CURVE, times, two[1:]),
+        (CURVE + "60\t1.5\t\n", times, two),  # a run grows
+        (CURVE, times + " ", two),  # other times
+    ):
         curve.unlink()
         curve.write_text(text)
-        found.append(is_row())
+        benchmark.unlink()
+        benchmark.write_text(measured)
+        assert rows() == expected
+    benchmark.write_text(times)
+    cached.rename(away)
+    assert rows() == two[:1]  # which has its outputs, where the cache has none
+    away.rename(cached)
+    repository.experiment("applied")
+    assert len(rows()) == 2  # without the workspace
+    repository.git(
+        "update-ref", "-d", f"refs/exps/{(head := repository.git('rev-parse', 'HEAD'))[:2]}/{head[2:]}/applied"
+    )
     repository.git("stash", "pop", "-q")
-    assert found == [True, False, True, False]
 
 
 def test_times_are_those_after_prompts_of_about_equal_length(listed):
     """With others no time is compared."""
     long = {"onnx": {"cache": {"992": {"token_ms": {"p50": 0.1}}, "100": {"token_ms": {"p50": 0.4}}}}}
     assert run_metrics({"processor": "old, float32"}, long)["milliseconds_per_token"] == 0.4
-    assert run_metrics({"processor": "old, float32"}, long)["timing"] == "100 tokens, old"
-    assert listed.rows["late"]["timing"].startswith("128 tokens, ")
+    assert run_metrics({"processor": "old, float32"}, long)["timing"] == "onnx, prompt of 100, None threads, old"
+    for other in ({"machine": {"threads": 2}}, {"onnx_int8": long["onnx"], "onnx": {}}):
+        timing = run_metrics({"processor": "old"}, long | other)["timing"]
+        assert timing != "onnx, prompt of 100, None threads, old" and timing.endswith(" threads, old")
+    only_long = {"pytorch": {"cache": {"992": {"token_ms": {"p50": 0.1}}}}}
+    assert run_metrics({}, long | only_long)["engine"] == "onnx, prompt of 100"  # not the faster one after another
+    assert listed.rows["late"]["timing"].startswith("onnx, prompt of 128, ")
 
 
 def test_a_curve_is_that_of_the_run(listed):

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 
+from chatmill.app.named_models import introduce
 from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate
@@ -224,6 +225,7 @@ def read_content(path: Path, name: str) -> PageContent:
         "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
+        **introduce(path, loaded),
     }
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 

@@ -1,23 +1,18 @@
 """The runs of a repository as git has them: in a second, where `dvc exp show` takes half a second for each new run."""
 
-import json
 import subprocess
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
-from chatmill.app.named_models import WORKSPACE
+from chatmill.app.named_models import WORKSPACE, parse_mapping
 
 TIMEOUT_SECONDS = 30
 PARAMETERS, LOCK, SUMMARY = "params.yaml", "dvc.lock", "data/metrics/summary.json"
 FORMAT, TIME = "%(objectname) %(refname)", "format-local:%Y-%m-%dT%H:%M:%S"
 BRANCHES, EXPERIMENTS = "refs/heads/", "refs/exps/"
 INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no run is
-MAX_BYTES, MAX_NESTED, NESTED_LISTS = 1 << 20, 5000, b"- - - - "  # of a file; a deeper level has a longer indent
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class State(NamedTuple):
@@ -105,7 +100,7 @@ def _workspace_files(folder: Path) -> dict[str, bytes]:
 
 
 def _of_files(files: dict[str, bytes]) -> dict[str, Any]:
-    parameters, lock, summary = (_parsed(files[path]) for path in (PARAMETERS, LOCK, SUMMARY))
+    parameters, lock, summary = (parse_mapping(files[path]) for path in (PARAMETERS, LOCK, SUMMARY))
     data: dict[str, Any] = {"timestamp": None, "params": parameters, "summary": summary}
     with suppress(AttributeError, KeyError, TypeError):  # where the lock is damaged
         stages = list((lock.get("stages") or {}).values())
@@ -113,17 +108,6 @@ def _of_files(files: dict[str, bytes]) -> dict[str, Any]:
             entries = [entry for stage in stages for entry in stage.get(kind) or []]
             data[kind] = {entry["path"]: {"hash": entry.get("md5")} for entry in entries}
     return data
-
-
-def _parsed(content: bytes) -> dict[str, Any]:
-    """The keys and values of a YAML or JSON file; none where it has no such content, or might be nested very deeply."""
-    if len(content) > MAX_BYTES or content.count(b"[") + content.count(b"{") > MAX_NESTED or NESTED_LISTS in content:
-        return {}  # libyaml has no limit: it would use up the stack, and end the server
-    try:
-        found = json.loads(content) if content.startswith(b"{") else yaml.load(content, LOADER)  # safe
-    except (ValueError, RecursionError, yaml.YAMLError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:

@@ -108,6 +108,7 @@ BENCHMARK = Path("data/metrics/benchmark.json")
 CURVE, REPORT = Path("data/metrics/train.tsv"), Path("data/report")
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
+OF_STATE = {"kind", "label", "rev", "when", "is_copy", "depth", "steps"}  # what two rows of one run may differ in
 
 RunRow = dict[str, Any]
 
@@ -116,9 +117,8 @@ def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in states]
     for state, run in zip(states, rows, strict=True):
-        run["is_copy"] = state.kind == WORKSPACE and any(
-            is_copy(state, run, other, found, files) for other, found in zip(states, rows, strict=True)
-        )
+        if state.kind == WORKSPACE and is_unchanged(state, files):
+            mark_copies(state, run, [*zip(states, rows, strict=True)])
     tell_apart(rows)
     name_rows(rows, folder)
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
@@ -127,15 +127,24 @@ def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]
     return rows
 
 
-def is_copy(state: State, run: RunRow, other: State, found: RunRow, files: RunFiles) -> bool:
-    """Whether the workspace is as a branch or commit, in its files and its row; no run grows in it."""
-    if other.kind not in ("branch", "commit") or other.data | {"timestamp": None} != state.data:
-        return False
-    outs = state.data.get("outs") or {}
-    curve = files.file({"rev": WORKSPACE, "outs": outs}, CURVE)
-    digest = outs.get(CURVE.as_posix(), {}).get("hash")
-    grows = curve.is_file() and hashlib.md5(curve.read_bytes(), usedforsecurity=False).hexdigest() != digest
-    return not grows and all(run[key] == found[key] for key in run.keys() - {"kind", "label", "rev", "when", "is_copy"})
+def is_unchanged(workspace: State, files: RunFiles) -> bool:
+    """Whether the workspace has the curve and times that its dvc.lock names: a run that grows has others."""
+    outs = workspace.data.get("outs") or {}
+    for output in CURVE, BENCHMARK:
+        file = files.file({"rev": WORKSPACE, "outs": outs}, output)
+        digest = outs.get(output.as_posix(), {}).get("hash")
+        if file.is_file() and hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() != digest:
+            return False
+    return True
+
+
+def mark_copies(workspace: State, run: RunRow, others: Iterable[tuple[State, RunRow]]) -> None:
+    """Of the workspace and each run with its files one is a copy: the other one has all outputs on this machine."""
+    for other, found in others:
+        if found is not run and other.data | {"timestamp": None} == workspace.data:
+            differing = [key for key in run.keys() - OF_STATE if run[key] != found[key]]
+            if all(found[key] in (None, False) for key in differing):
+                (found if differing else run)["is_copy"] = True
 
 
 def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
@@ -191,6 +200,7 @@ def run_row(state: State, files: RunFiles) -> RunRow:
         "label": valid_text(state.label or short_revision(state.rev)),
         "rev": state.rev,
         "when": state.data["timestamp"],
+        "is_copy": False,
         "model": any(files.files(run, output) for output in MODEL_FOLDERS),
         "report": bool(files.files(run, REPORT)),
         "settings": settings_of(state.data),  # until tell_apart
@@ -214,8 +224,9 @@ def run_parameters(params: Metrics | None) -> RunRow:
 
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
     """The metrics of a run. `timing` says under which conditions a time was measured: others are no match for it."""
-    engine, prompt, milliseconds = latency(benchmark)
+    engine, milliseconds = latency(benchmark)
     processor, _, _ = str(get_nested(summary, "processor")).partition(",")
+    timing = f"{engine}, {get_nested(benchmark, 'machine', 'threads')} threads, {processor}"
     return {
         "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
         "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
@@ -225,21 +236,21 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
         "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
         "milliseconds_per_token": milliseconds,
         "engine": engine,
-        "timing": valid_text(f"{prompt} tokens, {processor}"),
+        "timing": engine and valid_text(timing),
         "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
     }
 
 
-def latency(benchmark: Metrics | None) -> tuple[str | None, int | None, float | None]:
-    """The fastest engine, the tokens of its prompt, and its milliseconds per token, near the summary's prompt.
+def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
+    """The fastest engine with its prompt, and its milliseconds per token, near the summary's prompt.
 
     None if benchmark.json is missing or has another format.
     """
     try:
         engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
     except (TypeError, ValueError, AttributeError):
-        return None, None, None
-    return engine and valid_text(f"{engine}, prompt of {prompt}"), prompt, finite_number(milliseconds)
+        return None, None
+    return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
 
 
 def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:

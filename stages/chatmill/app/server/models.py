@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatmill.app.named_models import fetch_model
+from chatmill.app.named_models import fetch_model, introduce
 from chatmill.app.server.scheduler import Scheduler
 from chatmill.app.server.security import ApiError
 from chatmill.app.terminal.saved_chats import read_numbered_chat, to_json_line
@@ -93,6 +93,7 @@ class Models:
         """The models of `runs` can be loaded on request."""
         self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
         self._models: dict[str, Model] = {}  # in the order of their last request
+        self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
         self.parsing = asyncio.Semaphore(1)  # of large requests
@@ -147,6 +148,7 @@ class Models:
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": self._defaults(),
+            **self._introductions.get(name, {"about": None, "prompts": []}),
         }
 
     async def drain(self, seconds: float) -> None:
@@ -182,6 +184,7 @@ class Models:
     def _load(self, name: str) -> LoadedModel:
         with fetch_model(name) as path:
             loaded = load_model(path, **self.options.load_options)
+            self._introductions[name] = introduce(path, loaded)
         for _ in range(2):  # warm-up: the first tokens are slow
             loaded.engine.append([0])
         loaded.engine.rewind(0)

@@ -38,10 +38,10 @@ document.getElementById("weights")?.remove(); // the memory of the text
 /** @returns {Promise<Model[]>} */
 export async function fetchModels() {
   await opened;
-  const { name, size, shape, template, tools } = content;
+  const { name, size, shape, template, tools, about, prompts } = content;
   const defaults = { ...DEFAULTS, max_tokens: MAX_TOKENS };
   const facts = { engine: "this page", size, max_model_len: shape.context, template: template.name, tools, defaults };
-  return [{ id: name, loaded: true, ...facts }];
+  return [{ id: name, loaded: true, ...facts, about, prompts }];
 }
 
 export async function findRuns() {}

@@ -5,7 +5,7 @@ import { hasText, messagesFor, newAnswer, newConversation, textOf, titleOf } fro
 import { ExchangeView, streamInto } from "./exchange.js";
 import { nameOf } from "./models.js";
 import { announce, clearAnnouncements, copy, showNotice, showProblem } from "./notice.js";
-import { element } from "../shared/dom.js";
+import { button, element } from "../shared/dom.js";
 
 /** @typedef {import("./conversation.js").Answer} Answer */
 /** @typedef {import("./conversation.js").Conversation} Conversation */
@@ -251,7 +251,12 @@ export class ChatView {
     stop.hidden = !this.isRunning;
     const names = this.conversation.models.map(nameOf).join(" and ");
     const heading = element("h2", {}, names ? `Chat with ${names}` : "Chat");
-    start.replaceChildren(heading, element("p", {}, "A small model knows only what it was trained on."));
+    const known = this.conversation.models.flatMap((id) => this.models.find(id) ?? []);
+    const facts = known.map(({ about }) => element("p", {}, about ?? ""));
+    const prompts = (known[0]?.prompts ?? []).map((text) => button(text, () => (this.focus(), this.ask(text))));
+    const hint = `A small model knows only what it was trained on.${prompts.length ? " Try one of these:" : ""}`;
+    const offer = element("div", { className: "prompts" }, ...prompts);
+    start.replaceChildren(heading, ...facts, element("p", {}, hint), offer);
     start.hidden = this.#views.length > 0;
   }
 

@@ -4,7 +4,8 @@
 import { button, element, sentence } from "./dom.js";
 
 /** @typedef {{ id: string, loaded: boolean, engine?: string, device?: string, size?: number, max_model_len?: number,
- *   template?: string, tools?: string[], defaults?: Record<string, number> }} Model an entry of /v1/models */
+ *   template?: string, tools?: string[], defaults?: Record<string, number>, about?: string | null,
+ *   prompts?: string[] }} Model an entry of /v1/models */
 /** @typedef {{ id: number, bytes: number[], control: string | null, logprob: number }} Candidate one of the likeliest tokens */
 /** @typedef {Omit<Candidate, "logprob"> & { logprob: number | null, top?: Candidate[] }} Token */
 /** @typedef {{ tokens_per_second: number | null, first_token_ms: number | null, prompt_tokens: number,
