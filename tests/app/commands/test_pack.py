@@ -100,7 +100,7 @@ def test_the_card_has_the_data_and_the_figures(packed):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: shutil.rmtree(data / "model"), "model: no such folder: run `dvc repro` first"),
+        (lambda data: shutil.rmtree(data / "model"), "model: no such folder: run `dvc repro` in the folder of"),
         (lambda data: (data / "model/manifest.json").unlink(), "manifest.json is missing"),
         (lambda data: (data / "model/model.safetensors").write_bytes(b"x"), "model.safetensors"),
         (lambda data: (data / "export/onnx/model.onnx").write_bytes(b"x"), "model.onnx"),

@@ -12,6 +12,7 @@ import yaml
 
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
+from chatmill.app.named_models import repro_commands
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.tokenizer.formats.tokenizer_loading import load
@@ -207,7 +208,7 @@ def is_pack(folder: Path) -> bool:
 
 def _check(folder: Path) -> str:
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder: run `dvc repro` first")
+        raise ValueError(f"{folder}: no such folder: run {repro_commands()} first")
     fingerprint = check_manifest(folder)
     if fingerprint is None:
         raise ValueError(f"{folder / MANIFEST_NAME} is missing: expected a folder that a stage wrote")

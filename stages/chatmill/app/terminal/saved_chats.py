@@ -17,7 +17,6 @@ from typing import Any
 
 from chatmill.app.named_models import read_input_file, text_or_messages
 from chatmill.conversation import Conversation, Message, Record, check_turns
-from chatmill.datasets.formats import chats
 from chatmill.pipeline.processes import error_line
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
@@ -102,6 +101,8 @@ def read_chat(file: Path, number: int) -> Conversation:
 
     Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
+    from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
+
     content = read_input_file(file, number)
     content = text_or_messages(content) if isinstance(content, Record) else content
     try:
