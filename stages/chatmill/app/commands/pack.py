@@ -87,19 +87,8 @@ def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str
         raise ValueError(f"{data / 'metrics/evaluate.json'}: of another tokenizer than the model's: run `dvc repro`")
     sources = _read_sources(data, mix["read"])
     head = yaml.safe_dump(_head(name, parts, sources, found), sort_keys=False, allow_unicode=True)
-    lines = [
-        "---",
-        *head.splitlines(),
-        "---",
-        "",
-        f"# {name}",
-        "",
-        *_description(data, config),
-        "",
-        *_transcript(data),
-        "## Run it",
-        "",
-    ]
+    lines = ["---", *head.splitlines(), "---", "", f"# {name}", "", *_description(data, config), ""]
+    lines += [*_transcript(data), "## Run it", ""]
     for part, (title, language, code) in RUN.items():
         if part in ("transformers", "chatmill", *parts):
             lines += [f"{title}:", "", f"```{language}", *code.replace("OUT", ".").splitlines(), "```", ""]
