@@ -43,8 +43,8 @@ from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from support.external_ranks import BUILDERS
 from support.export_readers import open_readers
+from support.external_ranks import BUILDERS
 from support.hard_texts import CONTROL, control_texts, make_texts
 from support.original_tokenizers import Encode, Original, find_originals, open_original
 
