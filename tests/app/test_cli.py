@@ -186,6 +186,7 @@ def test_the_wheel_and_the_packages_that_its_page_lists_are_enough(graph, wheel,
     answer = run("chat", "--model", graph, "-p", "Hi", "--max-tokens", "12")
     assert (answer.stderr, answer.returncode, bool(answer.stdout)) == ("", 0, True)
     assert run("gguf", "a", "b").stderr == "chatmill: gguf needs torch: pip install torch\n"
+    assert "to read it, zstandard is needed: pip install zstandard" in run("chat", "--load", "x").stderr
     assert run("show", "Hi").stderr == "chatmill: show needs zstandard: pip install zstandard\n"
     link_packages(with_requirements(others.split()), tmp_path)
     assert run("show", "Hi", "--tokenizer", graph).stdout.startswith("H")

@@ -101,8 +101,10 @@ def read_chat(file: Path, number: int) -> Conversation:
 
     Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
-    from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
-
+    try:
+        from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
+    except ModuleNotFoundError as error:  # where only the packages for a chat are installed
+        raise ValueError(f"{file}: to read it, {error.name} is needed: pip install {error.name}") from error
     content = read_input_file(file, number)
     content = text_or_messages(content) if isinstance(content, Record) else content
     try:
