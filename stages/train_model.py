@@ -7,10 +7,9 @@ from pathlib import Path
 import torch
 
 from chatmill.pipeline.params_file import check_external
-from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
-from chatmill.run_display import report_out_of_memory
+from chatmill.run_display import report_out_of_memory, show_answers
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
 from chatmill.training.distributed import (
     choose_device_kind,
@@ -64,7 +63,8 @@ def main(
 
         # Train, from the last checkpoint of the same parameters, inputs and code.
         checkpoint = open_checkpoint(parameters, hardware.precision, [tokens, tokenizer, teacher], group)
-        train(trainer, measured_on, plan, checkpoint, data.vocabulary, curve_file, kept)
+        samples = partial(sample_answers, split=data.validation.split, vocabulary=data.vocabulary, number=3)
+        train(trainer, measured_on, plan, checkpoint, data.vocabulary, curve_file, kept, samples)
 
         # Write, on the main process alone.
         weights = kept.final(trainer)
@@ -75,6 +75,5 @@ def main(
             adapter = (weights, parameters.initial) if parameters.initial and parameters.lora_rank else None
             write_model(model, trained, tokenizer, data.vocabulary, metadata, encoder, adapter)
             curve_file.complete()
-            for question, answer in sample_answers(trained, data.validation.split, data.vocabulary, 3):
-                log("train_model", f"{question!r} is answered {answer!r}")
+            show_answers(trained, samples, "after training")
             on_success(checkpoint.remove)

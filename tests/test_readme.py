@@ -10,8 +10,10 @@ from functools import reduce
 from operator import getitem
 from pathlib import Path
 
+import nbformat
 import pytest
 import yaml
+from nbclient import NotebookClient
 
 from chatmill.pipeline.params_file import SCHEMA_FILE, find_errors, read_params
 from chatmill.tokenizer import load
@@ -30,6 +32,7 @@ PAGES = {
     if "vendor" not in file.parts
 }
 LINES = 180  # of the first page
+NOTEBOOK = ROOT / ".github/quickstart.ipynb"
 
 
 def blocks(language):
@@ -53,6 +56,7 @@ def test_the_first_page_is_short():
 def test_the_address_to_clone_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"git clone {project['urls']['Repository']} " in PAGES["README.md"]
+    assert f"git clone {project['urls']['Repository']}\\n" in NOTEBOOK.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -99,6 +103,19 @@ def test_commands_work(own_project, block):
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip() or "chatmill verify" in block  # which is silent where all is in order
     assert untracked(own_project.folder) == before
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_from_its_first_cell_to_a_page(own_project, monkeypatch):
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": own_project.folder}}).execute()
+    printed = {cell.id: "".join(output.text for output in cell.outputs) for cell in notebook.cells if "outputs" in cell}
+    assert "Running stage 'train_model'" in printed["train"] and "'evaluate'" not in printed["train"]
+    assert len(printed["chat"].splitlines()) >= 6  # three prompts, and an answer to each
+    assert "48" in printed["show"] and (own_project.folder / "chat.html").stat().st_size > 100_000
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import MAX_WHOLE_VOCAB, ChatModel
@@ -124,13 +126,21 @@ def _first_words(dataset: PackedDataset, number: int, vocabulary: Vocabulary) ->
 # How it goes on.
 
 _WORTH_A_LINE = 10  # seconds of training
+SHOWN_AT = (0.1, 0.5)  # of the steps: what the model answers so far
+Samples = Callable[[ChatModel], Iterable[tuple[str, str]]]  # questions, and a model's answers to them
+
+
+def show_answers(model: ChatModel, samples: Samples, when: str) -> None:
+    for question, answer in samples(model):
+        log(STAGE, f"{when}, {question!r} is answered {answer!r}")
 
 
 class Display:
-    """The progress of the main process: loss, bits per byte, and tokens per second."""
+    """The progress of the main process: loss, bits per byte, tokens per second, and at times answers."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def __init__(self, trainer: Trainer, samples: Samples) -> None:
         self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
+        self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
         self._bar = None
         if trainer.group.is_main_process:
             self._bar = progress_bar(trainer.steps, STAGE, unit=" steps", done=trainer.completed_steps)
@@ -153,6 +163,14 @@ class Display:
             speed = self._tokens / (time.monotonic() - self._start)
             self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}, {speed:,.0f} tokens/s", refresh=False)
             self._bar.update()
+            if self._trainer.completed_steps in self._shown and not is_sharded(self._trainer.model):
+                model = deepcopy(self._trainer.model).cpu()  # no state of training is touched, as by a cache in a layer
+                show_answers(model, self._samples, f"step {self._trainer.completed_steps:,}")
+
+
+def is_sharded(model: ChatModel) -> bool:
+    """Whether no process has all weights of the model."""
+    return any(isinstance(weight, DTensor) for weight in model.parameters())
 
 
 # An estimate of the memory of a training run, made before its first step.

@@ -1,10 +1,13 @@
 import pkgutil
 import platform
+import re
+import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import distribution, version
 
 import pytest
+from packaging.requirements import Requirement
 
 import export_onnx
 from chatmill.app import commands
@@ -12,6 +15,7 @@ from chatmill.app.cli import COMMANDS, main
 from chatmill.conversation import IM_START
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.processes import error_line
+from support.paths import ROOT, SOURCE
 from support.tiny import write_model
 
 
@@ -53,7 +57,7 @@ def test_a_prompt_through_a_pipe_is_that_after_p(graph, capsys):
     ("arguments", "message"),
     [
         (["--model", "nowhere", "-p", "Hi"], "nowhere: no such file or folder, and no experiment"),
-        (["-p", "Hi"], "no data/export/onnx or data/model here: run `dvc repro`, or name a model with --model"),
+        (["-p", "Hi"], "no data/export/onnx or data/model here: name a model with --model, or run `dvc repro` in"),
         (["--max-tokens", 0, "-p", "Hi"], "--max-tokens: expected 1 or more, got 0"),
         (["--top-p", 2, "-p", "Hi"], "top_p: expected more than 0 and at most 1, got 2.0"),
         (["--threads", 0, "-p", "Hi"], "--threads: expected 1 to 1024, got 0"),
@@ -129,6 +133,65 @@ def test_without_a_terminal_there_is_no_conversation(capsys, model):
 )
 def test_mistakes_are_one_line(error, line):
     assert error_line(error) == line
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The packed program, built from what git would hold."""
+    source = tmp_path_factory.mktemp("wheel")
+    shutil.copytree(SOURCE, source / "stages", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "-q", "-w", "dist"]
+    subprocess.run(command, cwd=source, check=True)
+    return next(source.glob("dist/*.whl"))
+
+
+def with_requirements(names):
+    """The packages, and those that pip installs with them."""
+    found = list(names)
+    for name in found:
+        lines = map(Requirement, distribution(name).requires or [])
+        needed = [line.name for line in lines if not line.marker or line.marker.evaluate({"extra": ""})]
+        found += [name for name in needed if name not in found]
+    return found
+
+
+def link_packages(names, folder):
+    """Make packages of this environment importable from a folder, and return their size in bytes."""
+    size = 0
+    for package in map(distribution, names):
+        files = [file for file in package.files if file.parts[0] != ".."]
+        size += sum(file.locate().stat().st_size for file in files if file.locate().exists())
+        for top in {file.parts[0] for file in files}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(package.locate_file(top))
+    return size
+
+
+def test_the_wheel_and_the_packages_that_its_page_lists_are_enough(graph, wheel, tmp_path):
+    page = (SOURCE / "chatmill/app/README.md").read_text(encoding="utf-8").replace("\\\n", "")
+    [listed] = re.findall(r"^pip install --no-deps \S+\.whl (.*)$", page, re.MULTILINE)
+    [others] = re.findall(r"^pip install (.*?) +# 30 MB", page, re.MULTILINE)
+    link_packages(with_requirements(["onnxruntime"]), tmp_path)
+    shutil.unpack_archive(wheel, tmp_path, "zip")
+    own_size = sum(file.stat().st_size for file in (tmp_path / "chatmill").rglob("*.*"))
+    assert own_size + link_packages(listed.split(), tmp_path) < 60_000_000
+
+    def run(*arguments):
+        program = "import sys; sys.path.append('.'); from chatmill.app.cli import main; sys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-ISc", program, *arguments]  # no package of this environment is found otherwise
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    answer = run("chat", "--model", graph, "-p", "Hi", "--max-tokens", "12")
+    assert (answer.stderr, answer.returncode, bool(answer.stdout)) == ("", 0, True)
+    assert run("gguf", "a", "b").stderr == "chatmill: gguf needs torch: pip install torch\n"
+    assert "to read it, zstandard is needed: pip install zstandard" in run("chat", "--load", "x").stderr
+    assert run("show", "Hi").stderr == "chatmill: show needs zstandard: pip install zstandard\n"
+    link_packages(with_requirements(others.split()), tmp_path)
+    assert run("show", "Hi", "--tokenizer", graph).stdout.startswith("H")
+    for command in ("serve", "compare", "evaluate"):
+        assert run(command, "--help").stdout.startswith(f"usage: chatmill {command}")
 
 
 def test_every_command_is_a_module_and_every_module_a_command():

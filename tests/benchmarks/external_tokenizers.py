@@ -43,8 +43,8 @@ from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from support import external_ranks, external_tokenizers
 from support.export_readers import open_readers
+from support.external_ranks import BUILDERS
 from support.hard_texts import CONTROL, control_texts, make_texts
 from support.original_tokenizers import Encode, Original, find_originals, open_original
 
@@ -235,12 +235,10 @@ def show(result: Result) -> Iterator[str]:
 
 def build_small(folder: Path) -> Path:
     """A small tokenizer of every kind, each in a folder of its own; that of Whisper's publisher is known by name."""
-    for module in (external_tokenizers, external_ranks):
-        for name, build in vars(module).items():
-            if name.startswith("build_"):
-                kind = {"build_empty_token": "whisper_tiktoken"}.get(name, name.removeprefix("build_"))
-                (folder / kind).mkdir(parents=True)
-                build(folder / kind)
+    for name, build in BUILDERS.items():
+        kind = {"empty_token": "whisper_tiktoken"}.get(name, name)
+        (folder / kind).mkdir(parents=True)
+        build(folder / kind)
     return folder
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from support import external_ranks, external_tokenizers
+from support.external_ranks import BUILDERS
 from support.hard_texts import control_texts
 from support.original_tokenizers import Original, find_originals, open_original
 
@@ -15,12 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import external_tokenizers as benchmark
 
-BUILDERS = {
-    name.removeprefix("build_"): build
-    for module in (external_tokenizers, external_ranks)
-    for name, build in vars(module).items()
-    if name.startswith("build_")
-}
 TEXT = "the cat  sat\n\non 12 mañanas, <mask> [REF]<sep>  \t\tDON'T 🙂 中 tea\u2581"
 
 
@@ -42,7 +36,7 @@ def test_a_small_tokenizer_opens_in_its_library_with_the_same_ids(name, tmp_path
 
 def test_splits_into_later_tokens_are_merged_too(tmp_path):
     """Without those merges, a word that precedes its beginning is found only where it is a complete piece."""
-    path, encode = external_ranks.build_every_split(tmp_path)
+    path, encode = BUILDERS["every_split"](tmp_path)
     content = json.loads(path.read_bytes())
     ids = content["model"]["vocab"]
     older = [pair for pair in content["model"]["merges"] if max(map(ids.get, pair)) < ids["".join(pair)]]

@@ -70,9 +70,17 @@ def test_a_wrong_parameter_is_one_line_that_names_its_key(project, section, mess
 
 
 def test_what_comes_afterwards_finds_the_outputs_in_their_places(project):
-    assert run(project).stdout == "True False\n"
+    assert run(project).stdout.splitlines()[1] == "True False"
     (project / "raw.txt").write_text("bad")
-    assert run(project).stdout == ""
+    assert len(run(project).stdout.splitlines()) == 1
+
+
+def test_a_stage_says_first_what_it_does_and_last_what_it_made(project):
+    assert run(project).stdout.splitlines()[::2] == ["count: write a number", "count: made out.txt (19 bytes) in 0 s"]
+    (project / ".cache/seconds/count").write_text("191.5")
+    assert run(project).stdout.startswith("count: write a number; last time it took 3 minutes\n")
+    (project / ".cache/seconds/count").write_text("")  # as it is if the disk is full
+    assert run(project).stdout.startswith("count: write a number\n")
 
 
 def test_a_missing_file_is_named(project):
@@ -93,13 +101,13 @@ def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "count.py", "raw.txt", "out.txt"]
     process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "ready\n"
+    assert [process.stdout.readline() for _ in range(2)] == ["count: write a number\n", "ready\n"]
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (project / "out.txt").exists()
     (project / "raw.txt").write_text("hello")
     assert run(project).returncode == 0
-    assert {file.name for file in (project / ".cache").iterdir()} == {"locks"}
+    assert {file.name for file in (project / ".cache").iterdir()} == {"locks", "seconds"}
 
 
 def test_a_stage_dies_with_its_parent(project):
@@ -108,7 +116,7 @@ def test_a_stage_dies_with_its_parent(project):
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "-c", code]
     parent = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
-    assert parent.stdout.readline() == "ready\n"
+    assert [parent.stdout.readline() for _ in range(2)][1] == "ready\n"
     parent.kill()
     assert parent.stdout.read() == ""  # the pipe closes when the stage, which holds it too, is gone
     assert not (project / "out.txt").exists()
@@ -119,7 +127,7 @@ def test_two_runs_of_a_stage_take_turns(project):
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     command = [sys.executable, "count.py", "raw.txt", "out.txt"]
     first = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
-    assert first.stdout.readline() == "ready\n"
+    assert [first.stdout.readline() for _ in range(2)][1] == "ready\n"
     (project / "raw.txt").write_text("hello")
     second = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
     assert second.stderr.readline() == "count: waiting for another run of this stage\n"

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -121,6 +122,13 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
     for name in RESULTS[:-1]:
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert not checkpoint.folder.exists()
+
+
+def test_three_answers_are_shown_at_10_50_and_100_percent(tokens, tmp_path, capsys):
+    run_training(tokens, tmp_path / "out", steps=20)
+    shown = re.findall(r"train_model: (.+), '(6\d\?)' is answered '", capsys.readouterr().err)
+    questions = ("60?", "61?", "62?")
+    assert shown == [(when, one) for when in ("step 2", "step 10", "after training") for one in questions]
 
 
 def test_a_context_shorter_than_all_conversations_is_told(tokens, tmp_path, capsys):

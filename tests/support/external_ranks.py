@@ -7,6 +7,7 @@ import tiktoken
 
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
+from support import external_tokenizers
 from support.external_tokenizers import Built, added, built, byte_level
 from support.original_tokenizers import LLAMA3, LLAMA3_SPECIAL, open_original
 from support.texts import SAMPLE_TEXT
@@ -85,3 +86,10 @@ def build_tekken(folder):
     (folder / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab, "special_tokens": special}))
     encoding = tiktoken.Encoding("tekken", pat_str=LLAMA3, mergeable_ranks=ranks, special_tokens={})
     return Built(folder / "tekken.json", lambda text: [i + num_special for i in encoding.encode_ordinary(text)])
+
+
+BUILDERS = {  # of both modules
+    name.removeprefix("build_"): build
+    for name, build in (vars(external_tokenizers) | globals()).items()
+    if name.startswith("build_")
+}

@@ -36,6 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int | None = options.run(options)
     except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ModuleNotFoundError as error:  # where only the packages for a chat are installed
+        if str(error.name).startswith("chatmill"):
+            raise
+        print(f"chatmill: {arguments[0]} needs {error.name}: pip install {error.name}", file=sys.stderr)
+        return 1
     except USER_ERRORS as error:
         print(f"chatmill: {printable(error_line(error))}", file=sys.stderr)
         return 1

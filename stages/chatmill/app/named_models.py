@@ -21,27 +21,26 @@ from typing import Any
 import yaml
 
 from chatmill.conversation import BOS, IM_END, IM_START, Conversation, Record, is_document, parse, unescape
-from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.json_document import values
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES, open_decompressed
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import get_nested
 
 TextOrConversation = str | Conversation | Record
+MAX_INPUT_BYTES = 16_000_000  # of a text, or of a line of a file
 MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 
 
 def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
     """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
-    if len(content) > MAX_ROW_BYTES:
-        raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: show a part of it")
+    if len(content) > MAX_INPUT_BYTES:
+        raise ValueError(f"{name}: over {MAX_INPUT_BYTES:,} bytes: show a part of it")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 at byte {error.start}") from error
     if _is_json_of_conversations(text):
-        return _select(values(Path(name), io.BytesIO(content), MAX_ROW_BYTES), number, name)
+        return _select(values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES), number, name)
     if number != 1:
         raise ValueError(f"{name}: no conversation {number}: the input is one text")
     try:
@@ -55,10 +54,12 @@ def read_input_file(file: Path, number: int) -> TextOrConversation:
 
     Raises ValueError with file and line.
     """
+    from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
+
     with open_decompressed(file) as stream:
         if {".json", ".jsonl"} & set(file.suffixes):
-            return _select(values(file, stream, MAX_ROW_BYTES), number, str(file))
-        return parse_input(stream.read(MAX_ROW_BYTES + 1), number, str(file))
+            return _select(values(file, stream, MAX_INPUT_BYTES), number, str(file))
+        return parse_input(stream.read(MAX_INPUT_BYTES + 1), number, str(file))
 
 
 def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
@@ -66,9 +67,11 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
 
     Raises ValueError with file and line.
     """
+    from chatmill.datasets.formats.row_readers import open_decompressed  # as above
+
     with open_decompressed(file) as stream:
         if {".json", ".jsonl"} & set(file.suffixes):
-            entries = _entries(values(file, stream, MAX_ROW_BYTES))
+            entries = _entries(values(file, stream, MAX_INPUT_BYTES))
         else:
             try:
                 entries = iter([(str(file), stream.read().decode("utf-8-sig"))])
@@ -124,6 +127,8 @@ def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS)
     if isinstance(content, list):
         content = {"messages": content}
     if not isinstance(content, str):
+        from chatmill.datasets.formats import chats  # as above
+
         return chats.from_messages(content)
     rendered = content.removeprefix(BOS)
     if rendered.startswith(IM_START):
@@ -148,12 +153,12 @@ def join_prompt(prompt: str | None, appended: str | None) -> str:
 def read_text(file: str) -> str:
     """The text of a UTF-8 file, or with - of standard input. Raises ValueError with the place of an invalid byte."""
     if file == STDIN:
-        content, name = sys.stdin.buffer.read(MAX_ROW_BYTES + 1), "standard input"
+        content, name = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "standard input"
     else:
         with Path(file).open("rb") as stream:
-            content, name = stream.read(MAX_ROW_BYTES + 1), file
-    if len(content) > MAX_ROW_BYTES:
-        raise ValueError(f"{name}: over {MAX_ROW_BYTES:,} bytes: shorten it")
+            content, name = stream.read(MAX_INPUT_BYTES + 1), file
+    if len(content) > MAX_INPUT_BYTES:
+        raise ValueError(f"{name}: over {MAX_INPUT_BYTES:,} bytes: shorten it")
     try:
         return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -242,7 +247,7 @@ def default_model() -> Path:
         if folder.is_dir() and not (folder / NO_EXPORT_FILE).exists():
             return folder
     folders = " or ".join(map(str, MODEL_FOLDERS))
-    raise ValueError(f"no {folders} here: run {repro_commands()}, or name a model with --model")
+    raise ValueError(f"no {folders} here: name a model with --model, or run {repro_commands()}")
 
 
 @contextmanager
@@ -309,7 +314,9 @@ def rebuild_commands(name: str) -> str:
 
 
 def repro_commands() -> str:
-    """The commands that run the pipeline in this folder."""
+    """The commands that run the pipeline, in this folder or where they can."""
+    if not Path("dvc.yaml").exists():
+        return "`dvc repro` in the folder of a project"
     start = "`git init && git add -A && git commit -m Start`, then " if lacks_git(Path.cwd()) else ""
     return f"{start}`dvc repro`"
 

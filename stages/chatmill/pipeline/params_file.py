@@ -45,7 +45,7 @@ _Loader.add_implicit_resolver(
 def read_params(file: Path = PARAMS_FILE) -> Params:
     """The parameters of all stages. Raises ValueError where the file is missing or unreadable."""
     if not file.exists():
-        raise ValueError(f"{file} not found in {Path.cwd()}: run stages from the top folder of the project")
+        raise ValueError(f"{file} not found in {Path.cwd()}: call this in the top folder of the project")
     return parse_params(file.read_bytes(), str(file))
 
 

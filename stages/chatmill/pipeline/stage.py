@@ -9,16 +9,17 @@ The section of params.yaml has the name of the script; chatmill.pipeline.signatu
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import overload
 
 from pydantic import ConfigDict, validate_call
 
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk, stage_lock
+from chatmill.pipeline.outputs import SCRATCH, atomic_output, explain_full_disk, stage_lock
 from chatmill.pipeline.params_file import check_params, read_params, section_of
 from chatmill.pipeline.processes import die_with_parent, error_line, hide_scripts
+from chatmill.pipeline.progress import duration
 from chatmill.pipeline.signatures import MODEL_KEYWORD, parse_files, signature_of
 
 Main = Callable[..., None]
@@ -79,19 +80,25 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
         section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
         others = {name: params.get(name) or {} for name in signature.other_sections}
         others |= {name: (params.get(other) or {}).get(name) for name, other in signature.other_keys.items()}
+        name = f"{script.stem}@{files[foreach].stem}" if foreach else script.stem
+        outputs = {name: file for name, file in files.items() if signature.files[name]}
+        if "RANK" not in os.environ:
+            _say(_first_line(name, str(main.__globals__["__doc__"])))
         _on_success.append([])
         with ExitStack() as resources:
             if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first writes
-                outputs = {name: file for name, file in files.items() if signature.files[name]}
                 resources.enter_context(stage_lock(script.stem, [*outputs.values()]))
                 files |= {
                     name: resources.enter_context(atomic_output(file, grows=name in signature.growing))
                     for name, file in outputs.items()
                 }
                 resources.enter_context(explain_full_disk(outputs.values()))
+            start = time.monotonic()
             checked(**files, **({MODEL_KEYWORD: section} if signature.takes_model else section), **others)
         for callback in _on_success.pop():
             callback()
+        if os.environ.get("RANK", "0") == "0":
+            _say(_last_line(name, outputs.values(), time.monotonic() - start))
     except RunInstead as other:
         return other.run()
     except (ValueError, OSError) as error:
@@ -102,3 +109,48 @@ def _run(main: Main, checked: Main, foreach: str) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+# What a stage says first and last, on stdout among DVC's own lines; stderr has warnings and errors.
+
+_SECONDS = Path(SCRATCH, "seconds")  # that each stage took here at last
+_NAMED = 3  # of the outputs, the largest
+_MAX_COUNTED = 1e9  # bytes of a file whose lines are counted
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):  # nobody may read it
+        print(line, flush=True)
+
+
+def _first_line(name: str, doc: str) -> str:
+    """What the stage does, and how long it took when it ran here before."""
+    purpose = doc.strip().splitlines()[0].rstrip(".")
+    line = f"{name}: {purpose[0].lower()}{purpose[1:]}"
+    with suppress(OSError, ValueError):  # it never ran here, or was killed
+        if (seconds := float((_SECONDS / name).read_text())) >= 1:
+            line += f"; last time it took {duration(seconds)}"
+    return line
+
+
+def _last_line(name: str, outputs: Collection[Path], seconds: float) -> str:
+    """What the stage made, and how long it took, which is noted for the next time."""
+    with suppress(OSError):
+        _SECONDS.mkdir(parents=True, exist_ok=True)
+        (_SECONDS / name).write_text(f"{seconds:.1f}")
+    sizes = {file: sum(one.stat().st_size for one in (file, *file.rglob("*")) if one.is_file()) for file in outputs}
+    largest = sorted(filter(sizes.get, sizes), key=lambda file: -sizes[file])[:_NAMED]
+    more = f" and {len(sizes) - _NAMED} more" if len(sizes) > _NAMED else ""
+    made = ", ".join(f"{file} ({_lines(file, sizes[file])}{_in_bytes(sizes[file])})" for file in largest)
+    return f"{name}: made {made}{more} in {duration(seconds)}"
+
+
+def _lines(file: Path, size: int) -> str:
+    if file.suffix != ".jsonl" or size > _MAX_COUNTED:
+        return ""
+    with file.open("rb") as lines:
+        return f"{sum(1 for _ in lines):,} lines, "
+
+
+def _in_bytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB" if size >= 1e3 else f"{size} bytes"

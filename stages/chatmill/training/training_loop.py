@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.progress import log
-from chatmill.run_display import Display, LossWatch, describe_conversations
+from chatmill.run_display import Display, LossWatch, Samples, describe_conversations
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, run_fingerprint, tensors_of
 from chatmill.training.distributed import Group, check_equal
@@ -46,13 +46,14 @@ def train(
     vocabulary: Vocabulary,
     curve: CurveFile,
     kept: KeptWeights,
+    samples: Samples,
 ) -> None:
-    """Train from the checkpoint, or from the start; record the curve and the weights to keep."""
+    """Train from the checkpoint, or from the start; record the curve and the weights to keep, and show samples."""
     watch, group = LossWatch(), trainer.group
     sums = resume(checkpoint, trainer, watch, curve, kept)
     every = max(1, trainer.steps // CURVE_POINTS)
     trainer.logged_steps = {*range(every, trainer.steps, every), trainer.steps}
-    with catch_sigterm() as stop_requested, Display(trainer) as display:
+    with catch_sigterm() as stop_requested, Display(trainer, samples) as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
             of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps

@@ -6,12 +6,13 @@ import sys
 from dataclasses import replace
 
 import pytest
-import yaml
+from huggingface_hub import ModelCard
 
 import export_gguf
 import export_onnx
 import export_tokenizer
 from chatmill.app.cli import main
+from chatmill.app.commands.pack import model_card
 from chatmill.tokenizer.types import bpe
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import write_model
@@ -34,13 +35,15 @@ def make_data(folder, vocabulary=BPE):
     export_tokenizer.main(folder / "tokenizer", folder / "export/tokenizer", formats=formats)
     (folder / "metrics").mkdir()
     counts = {"messages": {"kept": 1200}, "bytes": {"kept": 34_000}}
-    (folder / "metrics/mix.json").write_text(json.dumps({"read": {"talk": counts, "a|b": counts}}))
+    mix = {"read": {"talk": counts, "a|b": counts}, "conversations": {"train": 1100, "validation": 10, "test": 2000}}
+    (folder / "metrics/mix.json").write_text(json.dumps(mix))
     found = {
         "bits_per_byte": {"all": 0.75, "baselines": {"xz": 1.5}},
         "tokenizer": {"fingerprint": vocabulary.fingerprint},
     }
     found |= {"intervals": {"bits_per_byte": {"all": [0.7, 0.8]}}, "counts": {"bits_per_byte": {"all": 2000}}}
     (folder / "metrics/evaluate.json").write_text(json.dumps(found))
+    (folder / "samples.jsonl").write_text('{"prompt": "Who\\nare you?", "answer": "# A mill.", "stopped": true}\n' * 12)
     (folder / "raw").mkdir()
     (folder / "raw/licenses.yaml").write_text("talk: CC-BY-4.0\n")
     return folder
@@ -84,27 +87,54 @@ def test_each_runtime_finds_its_files(packed, data):
 
 
 def test_the_card_has_the_data_and_the_figures(packed):
-    card = (packed / "README.md").read_text()
-    _, fields, text = card.split("---\n", 2)
-    assert yaml.safe_load(fields) == {
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["chatmill", "gguf", "onnx"],
-    }
+    card = ModelCard.load(packed / "README.md")
+    fields, text = card.data, card.text
+    assert (fields.library_name, fields.pipeline_tag) == ("transformers", "text-generation")
+    assert (fields.tags, fields.license, fields.language) == (["chatmill", "gguf", "onnx"], None, None)
+    [result] = fields.eval_results
+    assert (fields.model_name, result.task_type, result.dataset_split) == ("Mill", "text-generation", "test")
+    assert (result.metric_type, result.metric_value) == ("bits_per_byte.all", 0.75)
+    assert result.metric_name == "bits per byte, all text (95 %: 0.700 to 0.800)"
     assert text.startswith("\n# Mill\n")
+    assert text.count("\n    > Who\n    are you?\n    # A mill.\n") == 10
+    assert "Trained on 1,100 conversations, measured on 2,000 others" in text
+    assert text.endswith("```sh\ndvc repro\nchatmill pack OUT --name Mill\n```\n")
     assert "| talk | 1,200 | 34,000 | CC-BY-4.0 |\n| a\\|b | 1,200 | 34,000 | not stated |" in text
     assert "| bits per byte, all text | 0.750 | 0.700 to 0.800 | 2000 |" in text
     assert "skills" not in text and "sensible" not in text  # which was not measured
 
 
 @pytest.mark.parametrize(
+    ("told", "license", "language", "datasets"),
+    [
+        ("", None, None, None),
+        ("talk: MIT\na|b: MIT\n", "mit", None, None),
+        (
+            "talk: {license: CC0-1.0, language: de}\na|b: {language: [fr, de], dataset: us/it}\n",
+            None,
+            ["de", "fr"],
+            ["us/it"],
+        ),
+        ("talk: {license: MIT, language: en}\na|b: {license: CC-BY-4.0, language: en}\n", "other", ["en"], None),
+    ],
+)
+def test_the_head_of_the_card_has_what_is_told_of_the_sources(copy, told, license, language, datasets):
+    (copy / "raw/licenses.yaml").write_text(told)
+    fields = ModelCard(model_card(copy, "Mill", [], {})).data
+    assert (fields.license, fields.language, fields.datasets) == (license, language, datasets)
+    assert fields.license_name == ("mit-and-cc-by-4.0" if license == "other" else None)
+
+
+@pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda data: shutil.rmtree(data / "model"), "model: no such folder: run `dvc repro` first"),
+        (lambda data: shutil.rmtree(data / "model"), "model: no such folder: run `dvc repro`"),
         (lambda data: (data / "model/manifest.json").unlink(), "manifest.json is missing"),
         (lambda data: (data / "model/model.safetensors").write_bytes(b"x"), "model.safetensors"),
         (lambda data: (data / "export/onnx/model.onnx").write_bytes(b"x"), "model.onnx"),
         (lambda data: (data / "metrics/evaluate.json").unlink(), "evaluate.json: no such file: the card needs it"),
+        (lambda data: (data / "samples.jsonl").unlink(), "samples.jsonl: no such file: the card needs it"),
+        (lambda data: (data / "raw/licenses.yaml").write_text("- MIT"), "licenses.yaml: expected one section for each"),
         (lambda data: (data / "metrics/evaluate.json").write_text("{}"), "of another tokenizer than the model's"),
     ],
 )

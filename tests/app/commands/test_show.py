@@ -113,7 +113,7 @@ def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["x"], "no data/tokenizer here: run `dvc repro`, or name a tokenizer with --tokenizer"),
+        (["x"], "no data/tokenizer here: name a tokenizer with --tokenizer, or run `dvc repro` in the folder"),
         (["x", "--tokenizer", "nowhere"], "nowhere: no such file: expected a tokenizer's folder or file"),
         (["x", "--index", 0], "--index: expected 1 or more, got 0"),
         (["x", "--index", 2], "TEXT: no conversation 2: the input is one text"),

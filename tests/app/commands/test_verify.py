@@ -100,10 +100,22 @@ def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):
         assert message in capsys.readouterr().err
 
 
-def test_outside_a_project_it_is_one_line(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["verify"], "expected a project, a folder with .dvc and dvc.yaml"),
+        (["repair"], "expected a project, a folder with .dvc and dvc.yaml"),
+        (["show", "--source", "mill"], "params.yaml not found in"),
+        (["serve"], "no data/export/onnx or data/model here: name a model"),
+        (["page", "-o", "x"], "no data/export/onnx or data/model here: name a model"),
+        (["pack", "x"], "data/model: no such folder: run `dvc repro` in the folder of a project first"),
+    ],
+)
+def test_outside_a_project_it_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert main(["verify"]) == 1
-    assert capsys.readouterr().err.count("\n") == 1
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", ["verify", "repair"])

@@ -10,16 +10,10 @@ from chatmill.tokenizer.exporting.parity import load_encoders, names_found, open
 from chatmill.tokenizer.formats.tokenizer_loading import load, make_lossless, read_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, read_folder, write_folder
-from support import external_ranks, external_tokenizers
-from support.external_tokenizers import Built
+from support.external_ranks import BUILDERS
+from support.external_tokenizers import VERBATIM, Built, train_model
 from support.hard_texts import control_texts, make_texts
 
-BUILDERS = {
-    name.removeprefix("build_"): build
-    for module in (external_tokenizers, external_ranks)
-    for name, build in vars(module).items()
-    if name.startswith("build_")
-}
 REFUSED = {
     "clip": "it marks the ends of words by '</w>'",
     "words": "text is lost: use a tokenizer with byte fallback",
@@ -67,8 +61,8 @@ def test_what_is_called_exact_gives_the_ids_of_the_original(kind, texts, tmp_pat
 @pytest.mark.parametrize("kind", ["blanks", "roberta", "user_defined", "user_defined_unigram", "versioned_model"])
 def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp_path):
     pieces = {"user_defined_symbols": ["<sep>", "\u2581\u2581", "[REF]"], "model_type": "unigram"}
-    chosen = external_tokenizers.VERBATIM | pieces | {"add_dummy_prefix": False}
-    build = BUILDERS.get(kind, lambda folder: Built(external_tokenizers.train_model(folder, **chosen), None))
+    chosen = VERBATIM | pieces | {"add_dummy_prefix": False}
+    build = BUILDERS.get(kind, lambda folder: Built(train_model(folder, **chosen), None))
     vocabulary = add_special_tokens(make_lossless(read_vocabulary(build(tmp_path).path)), [])
     write_folder(vocabulary, tmp_path / "tokenizer")
     assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint

@@ -3,8 +3,10 @@
 import argparse
 import hashlib
 import json
+import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,18 @@ import yaml
 
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
+from chatmill.app.named_models import repro_commands
+from chatmill.app.runs.listing import run_git
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+from chatmill.pipeline.params_file import parse_params
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 # The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it.
 
 LICENSES = "raw/licenses.yaml"  # of the sources, by their names
+SAMPLES = "samples.jsonl"  # answers that the evaluation wrote down
+SHOWN_SAMPLES = 10
 NOT_STATED = "not stated"
 RUN = {  # title and code for each part; OUT is the folder
     "transformers": (
@@ -74,19 +81,58 @@ FIGURES = {  # of evaluate.json, by their places
 def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str, str]) -> str:
     """The card of a model in `data`, in Markdown after the fields that model hubs read."""
     config = json.loads((data / "model/config.json").read_text(encoding="utf-8"))
-    fields = {"library_name": "transformers", "pipeline_tag": "text-generation"}
-    tags = ["chatmill", *(tag for part, tag in {"gguf": "gguf", "onnx": "onnx"}.items() if part in parts)]
-    lines = ["---", *(f"{key}: {value}" for key, value in fields.items()), "tags:", *(f"- {tag}" for tag in tags)]
-    lines += ["---", "", f"# {name}", "", *_description(data, config), "", "## Run it", ""]
+    mix = json.loads((data / "metrics/mix.json").read_text(encoding="utf-8"))
+    found = json.loads((data / "metrics/evaluate.json").read_text(encoding="utf-8"))
+    if _at(found, "tokenizer.fingerprint") != config["chatmill"]["fingerprint"]:
+        raise ValueError(f"{data / 'metrics/evaluate.json'}: of another tokenizer than the model's: run `dvc repro`")
+    sources = _read_sources(data, mix["read"])
+    head = yaml.safe_dump(_head(name, parts, sources, found), sort_keys=False, allow_unicode=True)
+    lines = ["---", *head.splitlines(), "---", "", f"# {name}", "", *_description(data, config), ""]
+    lines += [*_transcript(data), "## Run it", ""]
     for part, (title, language, code) in RUN.items():
         if part in ("transformers", "chatmill", *parts):
             lines += [f"{title}:", "", f"```{language}", *code.replace("OUT", ".").splitlines(), "```", ""]
     for part, reason in missing.items():
         lines += [f"There is nothing for {RUN[part][0] if part in RUN else part}: {reason}.", ""]
-    figures = _figures(data, config["chatmill"]["fingerprint"])
-    for title, section in {"Data": _sources(data), "Figures": figures, "Limits": _limits(config)}.items():
+    sections = {"Data": _data(mix, sources), "Figures": _figures(found), "Limits": _limits(config)}
+    for title, section in (sections | {"Repeat it": _commands(data, name)}).items():
         lines += [f"## {title}", "", *section, ""]
     return "\n".join(lines)
+
+
+def _read_sources(data: Path, read: Iterable[str]) -> dict[str, dict[str, str]]:
+    """What licenses.yaml says about each source that was read: its license, language and dataset on the hub."""
+    file = data / LICENSES
+    told = parse_params((file.read_bytes() if file.is_file() else b"") or b"{}", str(file))
+    entries = {source: told.get(source) or {} for source in read}
+    return {source: one if isinstance(one, dict) else {"license": one} for source, one in entries.items()}
+
+
+def _head(name: str, parts: Sequence[str], sources: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that model hubs read; a license is named only where each source has one."""
+
+    def told(key: str) -> list[str]:
+        values = [one[key] if isinstance(one[key], list) else [one[key]] for one in sources.values() if key in one]
+        return list(dict.fromkeys(map(str, chain(*values))))
+
+    licenses = [one.lower() for one in told("license")] if all("license" in one for one in sources.values()) else []
+    several = {"license": "other", "license_name": "-and-".join(licenses), "license_link": "README.md"}
+    metrics = [
+        {"type": place, "name": f"{title}{f' (95 %: {interval})' if interval else ''}", "value": value}
+        for title, place, value, interval, _ in _measured(found)
+    ]
+    dataset = {"type": "chatmill", "name": "the test set of its sources", "split": "test"}
+    result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
+    fields = {"license": licenses[0]} if len(licenses) == 1 else several if licenses else {}
+    return fields | {
+        **{
+            key: values for key, values in {"language": told("language"), "datasets": told("dataset")}.items() if values
+        },
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["chatmill", *(tag for tag in ("gguf", "onnx") if tag in parts)],
+        "model-index": [{"name": name, "results": [result]}],
+    }
 
 
 def _description(data: Path, config: Mapping[str, Any]) -> Iterator[str]:
@@ -105,29 +151,38 @@ def _description(data: Path, config: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _sources(data: Path) -> Iterator[str]:
-    mix = json.loads((data / "metrics/mix.json").read_text(encoding="utf-8"))
-    licenses: dict[str, str] = {}
-    if (file := data / LICENSES).is_file():
-        licenses = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    yield from ("| source | messages | bytes | licence |", "|---|---|---|---|")
+def _transcript(data: Path) -> Iterator[str]:
+    yield "It says, greedy and unedited, to the first prompts of its evaluation, each in a chat of its own:"
+    yield ""
+    with (data / SAMPLES).open(encoding="utf-8") as samples:
+        for sample in map(json.loads, islice(samples, SHOWN_SAMPLES)):
+            for line in f"> {sample['prompt']}\n{sample['answer']}\n".split("\n"):
+                yield f"    {line}".rstrip()
+
+
+def _data(mix: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    conversations = mix["conversations"]
+    yield f"Trained on {conversations['train']:,} conversations, measured on {conversations['test']:,} others, from:"
+    yield from ("", "| source | messages | bytes | licence |", "|---|---|---|---|")
     for source, counts in mix["read"].items():
         kept, size = counts["messages"]["kept"], counts["bytes"]["kept"]
-        yield f"| {_cell(source)} | {kept:,} | {size:,} | {_cell(licenses.get(source, NOT_STATED))} |"
+        yield f"| {_cell(source)} | {kept:,} | {size:,} | {_cell(sources[source].get('license', NOT_STATED))} |"
 
 
-def _figures(data: Path, fingerprint: str) -> Iterator[str]:
-    file = data / "metrics/evaluate.json"
-    found = json.loads(file.read_text(encoding="utf-8"))
-    if _at(found, "tokenizer.fingerprint") != fingerprint:
-        raise ValueError(f"{file}: of another tokenizer than the model's: run `dvc repro`")
-    yield "On the test set, which is not trained on; intervals of 95 %:"
-    yield from ("", "| | | interval | cases |", "|---|---|---|---|")
+def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str, str]]:
+    """Title, place, value, interval and number of cases of each figure that was measured."""
     for title, place in FIGURES.items():
         value, interval, count = (_at(part, place) for part in (found, found["intervals"], found["counts"]))
         if isinstance(value, float):
             shown = f"{interval[0]:.3f} to {interval[1]:.3f}" if isinstance(interval, list) else ""
-            yield f"| {title} | {value:.3f} | {shown} | {count if isinstance(count, int) else ''} |"
+            yield title, place, value, shown, str(count) if isinstance(count, int) else ""
+
+
+def _figures(found: Mapping[str, Any]) -> Iterator[str]:
+    yield "On the test set, which is not trained on; intervals of 95 %:"
+    yield from ("", "| | | interval | cases |", "|---|---|---|---|")
+    for title, _, value, interval, count in _measured(found):
+        yield f"| {title} | {value:.3f} | {interval} | {count} |"
     for title, place in {"counted n-grams": "ngram", "xz": "xz"}.items():
         if isinstance(value := _at(found, f"bits_per_byte.baselines.{place}"), float):
             yield f"| bits per byte of {title}, beside it | {value:.3f} | | |"
@@ -138,6 +193,17 @@ def _limits(config: Mapping[str, Any]) -> Iterator[str]:
     yield "- No text is filtered, and nothing was done to make answers harmless."
     if config["chatmill"].get("tools"):
         yield "- Without its tool, results of sums are guesses."
+
+
+def _commands(data: Path, name: str) -> Iterator[str]:
+    """What trains the model again: on the same kind of processor, with the same bytes."""
+    try:
+        changed = run_git(data.parent, ["status", "--porcelain", "--", "params.yaml", "dvc.lock", "stages"])
+        commit = "" if changed else run_git(data.parent, ["rev-parse", "HEAD"]).decode().strip()
+    except ValueError:
+        commit = ""
+    yield "In a clone of its project, " + (f"commit {commit}:" if commit else "whose last changes were not committed:")
+    yield from ("", "```sh", "dvc repro", f"chatmill pack OUT --name {shlex.quote(name)}", "```")
 
 
 def _at(content: Any, place: str) -> Any:
@@ -171,9 +237,9 @@ def pack(data: Path, out: Path, name: str) -> Pack:
     Raises ValueError where there is no model, a file is damaged, or a part is another model's.
     """
     fingerprint = _check(data / "model")
-    for metrics in ("mix.json", "evaluate.json"):
-        if not (data / "metrics" / metrics).is_file():
-            raise ValueError(f"{data / 'metrics' / metrics}: no such file: the card needs it: run `dvc repro`")
+    for name_of_file in ("metrics/mix.json", "metrics/evaluate.json", SAMPLES):
+        if not (data / name_of_file).is_file():
+            raise ValueError(f"{data / name_of_file}: no such file: the card needs it: run `dvc repro`")
     out.mkdir()
     _copy(data / "model", out, [file.name for file in _files(data / "model")])
     packed = Pack([], {})
@@ -207,7 +273,7 @@ def is_pack(folder: Path) -> bool:
 
 def _check(folder: Path) -> str:
     if not folder.is_dir():
-        raise ValueError(f"{folder}: no such folder: run `dvc repro` first")
+        raise ValueError(f"{folder}: no such folder: run {repro_commands()} first")
     fingerprint = check_manifest(folder)
     if fingerprint is None:
         raise ValueError(f"{folder / MANIFEST_NAME} is missing: expected a folder that a stage wrote")

@@ -18,7 +18,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from chatmill.app.named_models import MODEL_FOLDERS, fetch_model
+from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
 from chatmill.app.page.content import read_content
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
@@ -181,7 +181,7 @@ than Llama, Mistral, Qwen2 and Qwen3, is refused with the reason.
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
-    add("--model", default="data/export/onnx", help="folder of a model, or an experiment (default: %(default)s)")
+    add("--model", help=f"folder of a model, or an experiment (default: {MODEL_FOLDERS[0]})")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write; an older one is replaced")
     add("--name", help="the model's name on the page (default: that of its folder, or chatmill)")
 
@@ -194,9 +194,10 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():
         raise ValueError(f"{options.output.parent}: no such folder")
-    with fetch_model(options.model) as model:
-        own = Path(options.model) in MODEL_FOLDERS
-        name = options.name or ("chatmill" if own else Path(options.model).absolute().name)
+    given = options.model or default_model()
+    with fetch_model(given) as model:
+        own = Path(given) in MODEL_FOLDERS
+        name = options.name or ("chatmill" if own else Path(given).absolute().name)
         page = build_page(model, name)
     with atomic_output(options.output) as place, explain_full_disk([options.output]):
         place.write_bytes(page)

@@ -254,8 +254,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the files, and print the size of the model and what the engine does otherwise."""
-    from chatmill.app.commands.qwen3c import MODEL, export_qwen3c  # slow to import
-
     if not options.model.is_dir():
         raise ValueError(f"{options.model}: no such folder: expected a model of the pipeline or of Hugging Face")
     if options.out.exists():

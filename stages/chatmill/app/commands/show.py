@@ -11,10 +11,9 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from chatmill.app.named_models import TextOrConversation, parse_input, read_input_file, repro_commands
+from chatmill.app.named_models import MAX_INPUT_BYTES, TextOrConversation, parse_input, read_input_file, repro_commands
 from chatmill.app.terminal.tokens import StyledLine, aligned, grid, legend, print_lines
 from chatmill.conversation import Record, TemplateName, record_segments
-from chatmill.datasets.formats.row_readers import MAX_ROW_BYTES
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params, section_errors
@@ -105,7 +104,7 @@ def read_input(options: argparse.Namespace) -> TextOrConversation | None:
         return parse_input(os.fsencode(options.text), options.index, "TEXT")
     if sys.stdin.isatty():
         raise ValueError("nothing to show: pass a text or --file, or pipe a text in")
-    return parse_input(sys.stdin.buffer.read(MAX_ROW_BYTES + 1), options.index, "standard input")
+    return parse_input(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), options.index, "standard input")
 
 
 def read_source(name: str, number: int) -> Record:
@@ -147,7 +146,7 @@ def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
 def read_tokenizer(path: Path) -> ChatTokenizer:
     """The tokenizer in a folder or file; missing control tokens are added after its last id, as in training."""
     if path == DEFAULT_TOKENIZER and not path.exists():
-        raise ValueError(f"no {DEFAULT_TOKENIZER} here: run {repro_commands()}, or name a tokenizer with --tokenizer")
+        raise ValueError(f"no {DEFAULT_TOKENIZER} here: name a tokenizer with --tokenizer, or run {repro_commands()}")
     return ChatTokenizer(add_special_tokens(load(path).vocabulary, []))
 
 

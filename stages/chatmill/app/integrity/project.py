@@ -93,13 +93,15 @@ def open_project(folder: Path) -> Iterator[Project]:
     Raises ValueError where there is none, or where dvc.yaml or a .dvc file cannot be read.
     """
     try:
-        from dvc.exceptions import DvcException  # here, since every other command works without DVC
+        from dvc.exceptions import DvcException, NotDvcRepoError  # here, since every other command works without DVC
         from dvc.repo import Repo
     except ImportError as error:
         raise ValueError("this command requires DVC: pip install dvc") from error
     try:
         with Repo(str(folder)) as repo:
             yield _read_project(repo)
+    except NotDvcRepoError as error:
+        raise ValueError(f"{folder}: expected a project, a folder with .dvc and dvc.yaml: call this there") from error
     except DvcException as error:
         raise ValueError(f"{folder}: {error}") from error
 

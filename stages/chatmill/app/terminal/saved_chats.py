@@ -17,7 +17,6 @@ from typing import Any
 
 from chatmill.app.named_models import read_input_file, text_or_messages
 from chatmill.conversation import Conversation, Message, Record, check_turns
-from chatmill.datasets.formats import chats
 from chatmill.pipeline.processes import error_line
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
@@ -102,6 +101,10 @@ def read_chat(file: Path, number: int) -> Conversation:
 
     Raises ValueError with the place where it is no conversation, or cannot be continued.
     """
+    try:
+        from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
+    except ModuleNotFoundError as error:  # where only the packages for a chat are installed
+        raise ValueError(f"{file}: to read it, {error.name} is needed: pip install {error.name}") from error
     content = read_input_file(file, number)
     content = text_or_messages(content) if isinstance(content, Record) else content
     try:

@@ -9,9 +9,6 @@ from itertools import chain, zip_longest
 from math import exp
 from typing import NamedTuple, TextIO
 
-from prompt_toolkit.formatted_text import FormattedText
-from prompt_toolkit.shortcuts import print_formatted_text
-from prompt_toolkit.utils import get_cwidth
 from wcwidth import clip, ljust, wcswidth, wcwidth, wrap
 
 from chatmill.conversation import OUTPUT_END, OUTPUT_START, LossKind
@@ -156,6 +153,9 @@ class _Cell(NamedTuple):
 def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
     """Print lines, in colour where the stream is a terminal and NO_COLOR is not set."""
     if stream.isatty():
+        from prompt_toolkit.formatted_text import FormattedText  # slow to import, and only colours need it
+        from prompt_toolkit.shortcuts import print_formatted_text
+
         text = chain.from_iterable((*line, ("", "\n")) for line in lines)
         print_formatted_text(FormattedText(text), end="", file=stream)
         return
@@ -190,11 +190,11 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
 def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
     """A table under its caption: names aligned left, all other columns right."""
     table = [head, *rows]
-    widths = [max(map(get_cwidth, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
     yield [("bold", caption)]
     for row in table:
         name, *cells = zip(row, widths, strict=True)
-        line = "  ".join([_padded(*name), *(" " * (width - get_cwidth(cell)) + cell for cell, width in cells)])
+        line = "  ".join([_padded(*name), *(" " * (width - _width(cell)) + cell for cell, width in cells)])
         yield [("italic" if row is head else "", line.rstrip())]
 
 
@@ -204,7 +204,7 @@ def _cell(index: int, token: Token, label: str) -> _Cell:
     return _Cell(
         text=text,
         label=label,
-        width=max(get_cwidth(text), get_cwidth(label)),
+        width=max(_width(text), _width(label)),
         style=f"{style} bold" if token.is_control else style,
         rule=RULES[token.loss],
         ends_line=token.content.endswith(b"\n"),
@@ -228,8 +228,12 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
     return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
 
 
+def _width(text: str) -> int:
+    return sum(max(0, wcwidth(character)) for character in text)
+
+
 def _padded(text: str, width: int) -> str:
-    return text + " " * (width - get_cwidth(text))
+    return text + " " * (width - _width(text))
 
 
 # Tokens in the terminal: those of a chat's latest exchange, of a message, and of a text.
