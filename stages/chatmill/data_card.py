@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
-from chatmill.datasets.repair import PERSONAL
+from chatmill.personal_data import PERSONAL
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 

@@ -70,7 +70,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "bytes, not tied": {"embedding": "bytes", "tie_embeddings": False},
     "bytes, aligned 0.1": {"embedding": "bytes", "tie_embeddings": False, "head_alignment": 0.1},
     "bytes, aligned 1": {"embedding": "bytes", "tie_embeddings": False, "head_alignment": 1.0},
-    "byte head": {"head": "bytes"},
     "byte tokenizer": {"tokenizer": BYTES},
     "byte tokenizer, fixed chunks": {"tokenizer": BYTES, "chunking": "fixed"},
     "byte tokenizer, learned chunks": {"tokenizer": BYTES, "chunking": "learned"},

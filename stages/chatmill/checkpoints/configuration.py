@@ -80,27 +80,6 @@ class Chunking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByteHeadShape:
-    """The shape and the symbols of the head that spells tokens byte by byte."""
-
-    width: int = 128  # channels of a prefix
-    features: int = 256  # channels of the gated layer that combines prefix and hidden state
-    slots: int = 8192  # rows that n-grams of bytes share
-    ends: int = 1  # end marks: the most tokens that have the same bytes
-    controls: int = 0  # tokens without bytes
-    longest: int = 2  # symbols of the longest token, with its end mark
-
-    @property
-    def symbols(self) -> int:
-        """The number of bytes, end marks and tokens without bytes."""
-        return 256 + self.ends + self.controls
-
-    def config(self) -> "ModelConfig":
-        """The shape of the layer that reads a prefix."""
-        return ModelConfig.from_depth(1, vocab_size=self.symbols, context=self.longest, width=self.width)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The shape of a model, in the field names of a Qwen3 config.json."""
 
@@ -117,7 +96,6 @@ class ModelConfig:
     tie_word_embeddings: bool = True
     variant: Variant = Variant()
     chunking: Chunking | None = None
-    byte_head: ByteHeadShape | None = None
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -150,9 +128,9 @@ class ModelConfig:
 
     def to_json(self) -> dict[str, Any]:
         """The shape as a Qwen3 config.json."""
-        assert self == replace(self, variant=Variant(), chunking=None, byte_head=None), "only a Qwen3 is written"
+        assert self == replace(self, variant=Variant(), chunking=None), "only a Qwen3 is written"
         shape = asdict(self)
-        del shape["variant"], shape["chunking"], shape["byte_head"]
+        del shape["variant"], shape["chunking"]
         return {
             "architectures": ["Qwen3ForCausalLM"],
             "model_type": "qwen3",
@@ -172,11 +150,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a con
     "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
-OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with parts that no other library supports: chunks of tokens, a head that spells
-PARTS: dict[str, TypeAdapter[Chunking] | TypeAdapter[ByteHeadShape]] = {
-    "chunking": TypeAdapter(Chunking),
-    "byte_head": TypeAdapter(ByteHeadShape),
-}
+OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with chunks of tokens, which no other library supports
+PARTS = {"chunking": TypeAdapter(Chunking)}
 DEFAULTS[OWN_MODEL_TYPE] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
 CLASS_PREFIXES = {
@@ -246,7 +221,7 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
     """
     parts = {name: asdict(part) for name in PARTS if (part := getattr(config, name)) is not None}
     variant, family = config.variant, OWN_MODEL_TYPE if parts else _family(config.variant)
-    content = replace(config, variant=Variant(), chunking=None, byte_head=None).to_json() | parts
+    content = replace(config, variant=Variant(), chunking=None).to_json() | parts
     content |= {"architectures": [f"{CLASS_PREFIXES[family]}ForCausalLM"], "model_type": family}
     content["attention_bias"] = variant.output_bias
     if variant.mlp_bias:

@@ -29,8 +29,9 @@ from chatmill.conversation import (
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, redacted, repair
+from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
+from chatmill.personal_data import redacted
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress
 from chatmill.workers import worker_pool

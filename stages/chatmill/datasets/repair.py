@@ -1,9 +1,7 @@
 """Repairs conversations so that speakers take turns, counts what became of their messages, and has the parameters."""
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -14,6 +12,7 @@ from chatmill.datasets.formats.chat_logs import LOGS
 from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, extent_of, join_texts, num_bytes
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
+from chatmill.personal_data import redacted
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 
 # Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text.
@@ -190,45 +189,6 @@ def _end_with_answer(result: _Draft) -> None:
         del result.turns[end:]
 
 
-# Replaces personal data by stand-ins.
-
-
-def _luhn(number: str) -> bool:
-    """Whether digits are the number of a payment card, whose last digit is a checksum."""
-    digits = [int(digit) for digit in number if digit.isdigit()]
-    doubled = [sum(divmod(2 * digit, 10)) for digit in digits[-2::-2]]
-    is_book = len(digits) == 13 and digits[:2] == [9, 7]  # the number of a book or magazine has another checksum
-    return len({*digits}) > 1 and not is_book and (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
-
-
-def _is_phone(number: str) -> bool:
-    digits = [digit for digit in number if digit.isdigit()]
-    return 8 <= len(digits) <= 15 and len({*digits}) > 2
-
-
-def _is_address(number: str) -> bool:
-    """Whether a number of four parts is an address, and none that stands for the machine itself."""
-    parts = [int(part) for part in number.split(".")]
-    return max(parts) < 256 and parts[0] not in (0, 127)
-
-
-PERSONAL: dict[str, tuple[str, re.Pattern[str], Callable[[str], bool]]] = {  # stand-in, pattern, which matches count
-    "e-mail addresses": ("[email]", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}\b"), bool),
-    "card numbers": ("[card]", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])"), _luhn),
-    "IP addresses": ("[ip]", re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"), _is_address),
-    "phone numbers": (
-        "[phone]",
-        re.compile(
-            r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w,/-])"
-            r"|(?<![\w+])[+@]\d{8,15}(?!\d)"
-        ),
-        _is_phone,
-    ),
-}
-_MIN_NAME = 3  # letters of a part of a name that is one by itself
-_NO_NAMES = {"The", "From", "Work", "Home", "Mom", "Mum", "Dad", "Boss", "Office"}  # in names of an address book
-
-
 def redact(turns: Sequence[Turn], names: Sequence[str]) -> Repaired:
     """The conversation with stand-ins for personal data and the names of speakers, and of what, as rules."""
     rules, result = list[str](), list[Turn]()
@@ -238,28 +198,6 @@ def redact(turns: Sequence[Turn], names: Sequence[str]) -> Repaired:
         changed = turn._replace(message=Message(turn.message.role, parts))
         result.append(changed._replace(added=turn.added + extent_of([changed]).bytes - extent_of([turn]).bytes))
     return Repaired(result, [], rules)
-
-
-def redacted(text: str, names: Sequence[str], rules: list[str]) -> str:
-    """The text with stand-ins such as [email] and [name]; the rules that were needed are added to `rules`."""
-    for stand_in, pattern, counts in (*PERSONAL.values(), ("[name]", _name_pattern(tuple(names)), bool)):
-        changed = pattern.sub(partial(_replaced, stand_in, counts), text)
-        if changed != text and (rule := f"redacted_{stand_in[1:-1]}") not in rules:
-            rules.append(rule)
-        text = changed
-    return text
-
-
-def _replaced(stand_in: str, counts: Callable[[str], bool], match: re.Match[str]) -> str:
-    return stand_in if counts(match[0]) else match[0]
-
-
-@lru_cache
-def _name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """What matches the names, and the capitalised parts of each, in any case of letters."""
-    parts = {part for name in names for part in re.findall(r"[^\W\d_]+", name) if part[0].isupper()} - _NO_NAMES
-    every = sorted((name for name in parts | {*names} if len(name) >= _MIN_NAME), key=len, reverse=True)
-    return re.compile(rf"(?i)(?<!\w)(?:{'|'.join(map(re.escape, every))})(?!\w)" if every else "(?!)")
 
 
 # The parameters of a dataset: an entry of the section prepare of params.yaml; data/README.md describes each.

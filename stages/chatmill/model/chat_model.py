@@ -19,7 +19,6 @@ from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitect
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
 from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
-from chatmill.soft_tokenizer.byte_head import ByteHead
 from chatmill.soft_tokenizer.chunks import ChunkCache, ChunkedDecoder
 from chatmill.soft_tokenizer.routing import RouterOutput
 
@@ -80,7 +79,6 @@ class Answers(NamedTuple):
 class ChatModel(nn.Module):
     """Token ids in, logits of the next token out."""
 
-    byte_head: ByteHead  # if config.byte_head is set
     lm_head: EmbeddingTable  # if the head is not tied to the embedding
     cos: Tensor  # (positions, D/2), as is sin
     sin: Tensor
@@ -89,9 +87,7 @@ class ChatModel(nn.Module):
         super().__init__()
         self.config = config
         self.model: Decoder | ChunkedDecoder = ChunkedDecoder(config) if config.chunking else Decoder(config)
-        if config.byte_head:
-            self.byte_head = ByteHead(config)
-        elif not config.tie_word_embeddings:
+        if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.head_alignment = 0.0  # weight of the distance between head and embedding in the training loss
         self.bag_of_words = 0.0  # weight of the tokens of each answer, in any order, where it begins
@@ -101,7 +97,7 @@ class ChatModel(nn.Module):
     @property
     def computes_loss_in_blocks(self) -> bool:
         """Whether the vocabulary is so large that logits are not held whole; targets below 0 are then left out."""
-        return self.config.vocab_size > MAX_WHOLE_VOCAB and not self.config.byte_head
+        return self.config.vocab_size > MAX_WHOLE_VOCAB
 
     def forward(
         self,
@@ -119,7 +115,7 @@ class ChatModel(nn.Module):
         """
         table = self.model.embed_tokens.weight
         x, _ = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
-        return self.byte_head.logits(x) if self.config.byte_head else F.linear(x, self._head_weight(table))
+        return F.linear(x, self._head_weight(table))
 
     def nats(
         self,
@@ -139,16 +135,12 @@ class ChatModel(nn.Module):
         table = self.model.embed_tokens.weight
         x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
         head = self._head_weight(table)
-        logits = None
-        if self.config.byte_head:
-            nats = self.byte_head.nats(x, targets)
+        in_blocks = self.computes_loss_in_blocks and soft_targets is None
+        logits = None if in_blocks else F.linear(x, head).float().flatten(0, 1)
+        if logits is None:
+            nats = nats_in_blocks(x.flatten(0, 1), head, targets.flatten()).view(targets.shape)
         else:
-            in_blocks = self.computes_loss_in_blocks and soft_targets is None
-            logits = None if in_blocks else F.linear(x, head).float().flatten(0, 1)
-            if logits is None:
-                nats = nats_in_blocks(x.flatten(0, 1), head, targets.flatten()).view(targets.shape)
-            else:
-                nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
+            nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
         penalty = None
         if isinstance(self.model, ChunkedDecoder) and routed is not None:
             penalty = self.model.auxiliary_loss(routed, ids, table, nats)
@@ -156,7 +148,7 @@ class ChatModel(nn.Module):
             aligned = self.head_alignment * distance(head, table)
             penalty = aligned + (0.0 if penalty is None else penalty)
         if soft_targets is not None:
-            assert logits is not None, "a byte head has no logits of tokens"
+            assert logits is not None
             tokens, chances, weight = soft_targets
             own = logits.gather(1, targets.reshape(-1, 1))
             others = logits.gather(1, tokens.flatten(0, 1))
@@ -179,7 +171,7 @@ class ChatModel(nn.Module):
 
     def _head_weight(self, table: Tensor) -> Tensor:
         """(V, C) -> (V, C): the weight of the head, which may be the embedding's."""
-        return table if self.config.tie_word_embeddings or self.config.byte_head else self.lm_head.weight
+        return table if self.config.tie_word_embeddings else self.lm_head.weight
 
     @torch.no_grad()
     def boundaries(self, ids: Tensor) -> Tensor:
@@ -310,8 +302,6 @@ def model_from_weights(config: ModelConfig, weights: Weights, device: torch.devi
     _check_weights(model.state_dict(), named, path)
     placed = {name: _placed(named.pop(name), name, device) for name in list(named)}
     model.load_state_dict(placed, assign=True)
-    if config.byte_head:
-        model.byte_head.check(path)
     model.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
     return model.to(device).eval()
 

@@ -357,10 +357,9 @@ def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:
     """Write the reason why there is no graph."""
-    reason = "a graph has neither chunks of tokens, whose number the text decides, nor a head that spells"
-    parts = [name for name in ("chunking", "byte_head") if name in config]
+    reason = "chunking: a graph has no chunks of tokens, whose number the text decides"
     export.mkdir()
-    content = {engine: {"reason": f"{', '.join(parts)}: {reason}"} for engine in ONNX_FILES}
+    content = {engine: {"reason": reason} for engine in ONNX_FILES}
     (export / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     manifest.write_manifest(export, kind="onnx", fingerprint=config["chatmill"]["fingerprint"])
 

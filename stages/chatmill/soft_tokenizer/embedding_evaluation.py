@@ -157,8 +157,6 @@ def unsupported_reason(config: ModelConfig) -> str | None:
     """Why a model has no embedding table that could be replaced; None if it has one."""
     if config.chunking:
         return "the model works on chunks of tokens (train_model.chunking): it reads tokens by more than a table"
-    if config.byte_head:
-        return "the model's head spells tokens as bytes (train_model.head): it has no row for each token"
     return None
 
 

@@ -39,7 +39,6 @@ from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
 from chatmill.run_display import check_memory, describe_run, memory_limits
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
-from chatmill.soft_tokenizer.byte_head import byte_head_shape, spell_vocabulary
 from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import stand_ins
@@ -70,9 +69,8 @@ class Bigrams(NamedTuple):
 
 
 def can_start_from_bigrams(model: ChatModel) -> bool:
-    """Whether a model has a table for its embedding, logits of tokens, and no chunks."""
-    plain = type(model.model) is Decoder and not model.config.byte_head
-    return plain and isinstance(model.model.embed_tokens, torch.nn.Embedding)
+    """Whether a model has a table for its embedding, and no chunks."""
+    return type(model.model) is Decoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
 
 
 def count_bigrams(dataset: PackedDataset, seed: int) -> Bigrams:
@@ -300,8 +298,6 @@ def new_model(
     model = ChatModel(shape(parameters.depth))
     if parameters.embedding == "bytes":
         use_byte_embedding(model, ByteEncoder(ENCODER_SHAPE, model.config.hidden_size), vocabulary)
-    if parameters.head == "bytes":
-        model.byte_head.set_spelling(spell_vocabulary(vocabulary))
     initialise(model, parameters.seed)
     return model
 
@@ -330,7 +326,6 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
         plain,
         tie_word_embeddings=parameters.tie_embeddings,
         chunking=chunking,
-        byte_head=byte_head_shape(vocabulary) if parameters.head == "bytes" else None,
     )
 
 

@@ -303,18 +303,10 @@ def read_data(tokens: Path, tokenizer: Path, teacher: Path, parameters: TrainPar
 
 
 def read_teacher(teacher: Path, meta: Meta, parameters: TrainParameters) -> tuple[Predictions | None, dict[str, Any]]:
-    """The teacher's predictions, if there are any, and what the model's metadata tell of it.
-
-    Raises ValueError where the model has no probabilities of tokens that could be compared with them.
-    """
+    """The teacher's predictions, if there are any, and what the model's metadata tell of it."""
     predictions, formats = read_predictions(teacher, meta)
     if predictions is None or not parameters.teacher_weight:
         return None, {}
-    if parameters.head == "bytes":
-        raise ValueError(
-            "train_model.head = bytes predicts bytes, and the teacher tokens: "
-            "set train_model.head: table, or train_model.teacher_weight: 0"
-        )
     return predictions, {"teacher": formats, "teacher_weight": parameters.teacher_weight}
 
 

@@ -46,7 +46,6 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     embedding: Literal["table", "bytes"] = "table"
     tie_embeddings: bool = True
     head_alignment: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    head: Literal["table", "bytes"] = "table"
     bag_of_words: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none"
     tokens_per_chunk: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
@@ -69,12 +68,8 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
             raise ValueError(
                 f"train_model.batch_size = {self.batch_size} is less than train_model.context = {self.context}"
             )
-        if self.head_alignment and (self.tie_embeddings or self.head == "bytes"):
-            raise ValueError(
-                f"train_model.head_alignment = {self.head_alignment} needs tie_embeddings: false and head: table"
-            )
-        if self.head == "bytes" and not self.tie_embeddings:
-            raise ValueError("train_model.head = bytes has no rows of its own to untie: set tie_embeddings: true")
+        if self.head_alignment and self.tie_embeddings:
+            raise ValueError(f"train_model.head_alignment = {self.head_alignment} needs tie_embeddings: false")
         if (share := sum(share_of(weight) or 0 for weight in self.source_weights.values())) > 1 + 1e-9:
             raise ValueError(f"train_model.source_weights: the shares sum to {share:.0%}: expected at most 100%")
         return self

@@ -155,8 +155,6 @@ class Trainer:
         self.has_segments = takes_segments(model, group.device, precision, compiled=compiled)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
-        if compiled and (head := getattr(model, "byte_head", None)):
-            head.disable_compilation()
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
 
     def step(self, batches: Sequence[Batch]) -> LossTotals:
@@ -271,7 +269,7 @@ def make_trainer(
     load_full_state_dict(model, model.state_dict(), group)
     model.head_alignment = parameters.head_alignment
     is_new = parameters.initial is None
-    model.bag_of_words = parameters.bag_of_words if parameters.head == "table" and is_new else 0.0
+    model.bag_of_words = parameters.bag_of_words if is_new else 0.0
     sharded = parameters.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=hardware.compile)

@@ -16,7 +16,7 @@ from chatmill.app.terminal.tokens import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS, speakers
 from chatmill.datasets.records import WANTED
-from chatmill.datasets.repair import PERSONAL
+from chatmill.personal_data import PERSONAL
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
 # Shows in words what was found in a sample, what its section gives, and what is to check.

@@ -195,7 +195,7 @@ def export_qwen3c(model: Path, out: Path) -> str | None:
     try:
         source = read_source(model)
     except UnsupportedModel as problem:
-        raise unsupported("it has neither chunks of tokens, nor a head that spells") from problem
+        raise unsupported("it has no chunks of tokens") from problem
     tokenizer = source.tokenizer.vocabulary
     if source.template is None:
         raise ValueError(f"{model}: its chat template is not known, and qwen3.c needs prompts: use transformers")
