@@ -126,6 +126,7 @@ def _first_words(dataset: PackedDataset, number: int, vocabulary: Vocabulary) ->
 # How it goes on.
 
 _WORTH_A_LINE = 10  # seconds of training
+_MOST_COPIED = 1e9  # bytes of a model whose answers are shown while it is trained
 SHOWN_AT = (0.1, 0.5)  # of the steps: what the model answers so far
 Samples = Callable[[ChatModel], Iterable[tuple[str, str]]]  # questions, and a model's answers to them
 
@@ -163,14 +164,16 @@ class Display:
             speed = self._tokens / (time.monotonic() - self._start)
             self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}, {speed:,.0f} tokens/s", refresh=False)
             self._bar.update()
-            if self._trainer.completed_steps in self._shown and not is_sharded(self._trainer.model):
+            if self._trainer.completed_steps in self._shown and can_be_copied(self._trainer.model):
                 model = deepcopy(self._trainer.model).cpu()  # no state of training is touched, as by a cache in a layer
                 show_answers(model, self._samples, f"step {self._trainer.completed_steps:,}")
 
 
-def is_sharded(model: ChatModel) -> bool:
-    """Whether no process has all weights of the model."""
-    return any(isinstance(weight, DTensor) for weight in model.parameters())
+def can_be_copied(model: ChatModel) -> bool:
+    """Whether this process has all weights of the model, and room for a second one."""
+    weights = [*model.parameters()]
+    sharded = any(isinstance(weight, DTensor) for weight in weights)
+    return not sharded and sum(weight.nbytes for weight in weights) <= _MOST_COPIED
 
 
 # An estimate of the memory of a training run, made before its first step.

@@ -191,7 +191,7 @@ def introduce(path: Path, loaded: LoadedModel) -> dict[str, Any]:
             read = get_nested(mix, "read", default={}).items()
             kept = sorted(((get_nested(counts, "messages", "kept"), name) for name, counts in read), reverse=True)
             sources = [f"{name} ({count:,} messages)" for count, name in kept]
-            prompts = _sample_prompts(_content(data / "samples.jsonl"))
+            prompts = sample_prompts(_content(data / "samples.jsonl"))
     layers, width = (config.get(key) for key in ("num_hidden_layers", "hidden_size"))
     shape = f"{layers} layers of {width} channels, " if layers and width else ""
     size = f"{loaded.engine.num_bytes / 1e6:,.1f} MB, a context of {loaded.engine.context:,} tokens"
@@ -202,7 +202,7 @@ def introduce(path: Path, loaded: LoadedModel) -> dict[str, Any]:
     return {"about": f"{shape}{size}. Trained {duration}{texts}.", "prompts": fitting[:MAX_PROMPTS]}
 
 
-def _sample_prompts(samples: bytes) -> list[str]:
+def sample_prompts(samples: bytes) -> list[str]:
     """Prompts from all over the samples of evaluate to which a model gave a complete answer, and gave it once."""
     rows = [parse_mapping(line) for line in samples.splitlines()]
     fixed = [row for row in rows if "true" not in row] or [row for row in rows if not row.get("messages_before")]

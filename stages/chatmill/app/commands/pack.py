@@ -14,7 +14,7 @@ import yaml
 
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
-from chatmill.app.named_models import repro_commands
+from chatmill.app.named_models import MAX_PROMPTS, repro_commands, sample_prompts
 from chatmill.app.runs.listing import run_git
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
@@ -86,7 +86,9 @@ def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str
     if _at(found, "tokenizer.fingerprint") != config["chatmill"]["fingerprint"]:
         raise ValueError(f"{data / 'metrics/evaluate.json'}: of another tokenizer than the model's: run `dvc repro`")
     sources = _read_sources(data, mix["read"])
-    head = yaml.safe_dump(_head(name, parts, sources, found), sort_keys=False, allow_unicode=True)
+    prompts = sample_prompts((data / SAMPLES).read_bytes())[:MAX_PROMPTS]
+    fields = _head(name, parts, sources, found) | {"widget": [{"messages": _asked(prompt)} for prompt in prompts]}
+    head = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
     lines = ["---", *head.splitlines(), "---", "", f"# {name}", "", *_description(data, config), ""]
     lines += [*_transcript(data), "## Run it", ""]
     for part, (title, language, code) in RUN.items():
@@ -98,6 +100,10 @@ def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str
     for title, section in (sections | {"Repeat it": _commands(data, name)}).items():
         lines += [f"## {title}", "", *section, ""]
     return "\n".join(lines)
+
+
+def _asked(prompt: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}]
 
 
 def _read_sources(data: Path, read: Iterable[str]) -> dict[str, dict[str, str]]:
