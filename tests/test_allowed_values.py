@@ -30,8 +30,7 @@ TOKENIZERS = [  # run up to `encode`, and with all their exports
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.tiktoken"},
 ]
 TRAINING = [  # run through the whole pipeline
-    {"train_tokenizer.type": "byte", "train_model.keep": "best"}
-    | {"train_model.chunking": "fixed", "train_model.head": "bytes"},
+    {"train_tokenizer.type": "byte", "train_model.keep": "best"} | {"train_model.chunking": "fixed"},
     {"train_tokenizer.type": "wordpiece", "train_model.precision": "float32"}
     | {"train_model.steps": None, "train_model.epochs": 0.1, "train_model.chunking": "learned"},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"}

@@ -104,7 +104,7 @@ def kill_at_random(run, whole, kills):
     assert code == 0 and (output == "" or RESUMES.fullmatch(output))  # the last may have been killed before a state
     assert run.results() == whole.results()
     assert sorted(os.listdir(run.folder)) == [".cache", "model", "params.yaml", "train.tsv"]
-    assert set(os.listdir(run.folder / ".cache")) == {"locks"}
+    assert set(os.listdir(run.folder / ".cache")) == {"locks", "seconds"}
 
 
 @pytest.mark.slow

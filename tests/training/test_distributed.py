@@ -60,7 +60,6 @@ def test_sharded_losses_and_weights_are_those_of_one_process(tokens, alone, tmp_
     "part",
     [
         {"embedding": "bytes", "tie_embeddings": False},
-        {"head": "bytes"},
         {"chunking": "learned"},
         {"chunking": "autoencoder"},
     ],
