@@ -5,10 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.evaluation.intervals import (
-    bits_interval,
-    wilson,
-)
+from chatmill.evaluation.intervals import bits_interval, wilson
 
 
 def test_wilsons_interval_is_that_of_the_textbook():

@@ -96,25 +96,13 @@ def test_the_fields_are_those_of_the_model_and_its_tokenizer(model, exported):
     }
 
 
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-} | {
+LAYER = {"attn_norm": "input_layernorm", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm"}
+LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+LAYER |= {f"attn_{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
+NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"} | {
     f"blk.{layer}.{theirs}.weight": f"model.layers.{layer}.{ours}.weight"
     for layer in range(2)
-    for theirs, ours in {
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }.items()
+    for theirs, ours in (LAYER | {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}).items()
 }
 
 
