@@ -70,14 +70,7 @@ def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
     names = ("train.jsonl", "validation.jsonl", "test.jsonl", "manifest.json", "metrics.json")
     outputs = [tmp_path / name for name in names]
     sources = {name: {} for name in ("train", "validation", "test")}
-    mix.main(
-        prepared,
-        *outputs,
-        prepare=sources,
-        validation_share=0.05,
-        test_share=0.05,
-        near_duplicates=False,
-    )
+    mix.main(prepared, *outputs, prepare=sources, validation_share=0.05, test_share=0.05, near_duplicates=False)
     metrics = json.loads(outputs[4].read_text())
     assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
     assert sum(metrics["conversations"].values()) == len(set(texts))

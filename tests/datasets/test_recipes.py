@@ -44,157 +44,85 @@ def turn(name, text, number):
 CHATS = {"messages": messages("user", "assistant")}
 FROM = {"role": "from", "content": "value"}
 SHAREGPT = messages("human", "gpt", **FROM)
-OPENAI = messages("user", "assistant", turn_identifier=1, toxic=False)
+WEIGHTED = zip(messages("system", "human", "gpt", texts=(SYSTEM, Q, A), **FROM), (None, 0.0, 1.0), strict=True)
+OPENAI = {"model": "m", "conversation": messages("user", "assistant", turn_identifier=1, toxic=False), "turn": 1}
+OPENAI |= {"language": "English"}
 ALPACA = {"instruction": Q, "input": "", "output": A}
-DATASETS = {  # file, a row, the conversation
-    "ultrachat": ("data/train_sft-00000-of-00003.parquet", {"prompt": Q, "prompt_id": "0"} | CHATS, PAIR),
+REPLIES = [{"role": "assistant", "text": text, "rank": rank, "replies": []} for rank, text in ((1, "No."), (0, A))]
+TREE = {"message_tree_id": "a", "tree_state": "ready_for_export"}
+TREE |= {"prompt": {"role": "prompter", "text": Q, "lang": "en", "replies": REPLIES}}
+RANKED = {"prompt": Q, "prompt_id": "0", "chosen": CHATS["messages"], "score_chosen": 8.0, "score_rejected": 5.0}
+RANKED |= {"rejected": messages("user", "assistant", texts=(Q, "No."))} | CHATS
+AYA = {"inputs": Q, "targets": A, "language": "English", "language_code": "eng", "user_id": "a"}
+UTTERED = [
+    {"index": i, "speaker": name, "text": text, "segments": [], "annotations": []}
+    for i, (name, text) in enumerate((("user", Q), ("assistant", A)))
+]
+CALLED = f"USER: {Q}\n\n\nASSISTANT: {CALL} <|endoftext|>\n\n\nFUNCTION RESPONSE: 6\n\n\nASSISTANT: {A}\n\n\n"
+TOOLS = '[{"name": "hours", "description": "", "parameters": {}}]'
+DATASETS = {  # file, a row
+    "ultrachat": ("data/train_sft-00000-of-00003.parquet", {"prompt": Q, "prompt_id": "0"} | CHATS),
     "openhermes": (
         "openhermes2_5.json",
         {"system_prompt": None, "source": "x", "conversations": [message | {"weight": None} for message in SHAREGPT]},
-        PAIR,
     ),
     "slimorca": (
         "oo-labeled_correct.gpt4.sharegpt.jsonl",
-        {
-            "conversations": [
-                {"from": "system", "value": SYSTEM, "weight": None},
-                {"from": "human", "value": Q, "weight": 0.0},
-                {"from": "gpt", "value": A, "weight": 1.0},
-            ]
-        },
-        SYSTEM_TEXT + PAIR,
+        {"conversations": [message | {"weight": weight} for message, weight in WEIGHTED]},
     ),
-    "tulu": ("data/train-00000-of-00006.parquet", {"id": "a", "source": "b"} | CHATS, PAIR),
-    "oasst2": (
-        "2023-11-05_oasst2_ready.trees.jsonl.gz",
-        {
-            "message_tree_id": "a",
-            "tree_state": "ready_for_export",
-            "prompt": {
-                "role": "prompter",
-                "text": Q,
-                "lang": "en",
-                "replies": [
-                    {"role": "assistant", "text": "No.", "rank": 1, "replies": []},
-                    {"role": "assistant", "text": A, "rank": 0, "replies": []},
-                ],
-            },
-        },
-        PAIR,
-    ),
-    "alpaca": ("data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", ALPACA | {"text": f"{Q} {A}"}, PAIR),
-    "metamath": (
-        "MetaMathQA-395K.json",
-        {"type": "GSM_AnsAug", "query": Q, "original_question": Q, "response": A},
-        PAIR,
-    ),
-    "evol_instruct": ("WizardLM_evol_instruct_V2_143k.json", {"idx": "a", "conversations": SHAREGPT}, PAIR),
-    "lima": ("train.jsonl", {"conversations": [Q, A], "source": "stackexchange"}, PAIR),
-    "no_robots": (
-        "data/train-00000-of-00001.parquet",
-        {"prompt": Q, "prompt_id": "0", "category": "Chat"} | CHATS,
-        PAIR,
-    ),
-    "smoltalk": ("data/all/train-00000-of-00009.parquet", {"source": "x"} | CHATS, PAIR),
-    "ultrafeedback": (
-        "data/train_prefs-00000-of-00001.parquet",
-        {
-            "prompt": Q,
-            "prompt_id": "0",
-            "chosen": messages("user", "assistant"),
-            "rejected": messages("user", "assistant", texts=(Q, "No.")),
-            "messages": messages("user", "assistant"),
-            "score_chosen": 8.0,
-            "score_rejected": 5.0,
-        },
-        PAIR,
-    ),
+    "tulu": ("data/train-00000-of-00006.parquet", {"id": "a", "source": "b"} | CHATS),
+    "oasst2": ("2023-11-05_oasst2_ready.trees.jsonl.gz", TREE),
+    "oasst": ("a.trees.jsonl.gz", TREE),
+    "alpaca": ("data/train-00000-of-00001-a09b74b3ef9c3b56.parquet", ALPACA | {"text": f"{Q} {A}"}),
+    "metamath": ("MetaMathQA-395K.json", {"type": "GSM_AnsAug", "query": Q, "original_question": Q, "response": A}),
+    "evol_instruct": ("WizardLM_evol_instruct_V2_143k.json", {"idx": "a", "conversations": SHAREGPT}),
+    "lima": ("train.jsonl", {"conversations": [Q, A], "source": "stackexchange"}),
+    "no_robots": ("data/train-00000-of-00001.parquet", {"prompt": Q, "prompt_id": "0", "category": "Chat"} | CHATS),
+    "smoltalk": ("data/all/train-00000-of-00009.parquet", {"source": "x"} | CHATS),
+    "ultrafeedback": ("data/train_prefs-00000-of-00001.parquet", RANKED),
     "hh_rlhf": (
         "harmless-base/train.jsonl.gz",
         {"chosen": f"\n\nHuman: {Q}\n\nAssistant: {A}", "rejected": f"\n\nHuman: {Q}\n\nAssistant: No."},
-        PAIR,
     ),
     "sharegpt": (
         "ShareGPT_V3_unfiltered_cleaned_split.json",
         {"id": "a", "conversations": messages("gpt", "human", "chatgpt", texts=("Hello.", Q, A), **FROM)},
-        PAIR,
     ),
-    "code_alpaca": ("code_alpaca_20k.json", ALPACA, PAIR),
-    "belle": ("Belle_open_source_0.5M.json", ALPACA | {"instruction": f"{Q}\n"}, PAIR.replace(Q, f"{Q}\n")),
-    "aya": (
-        "data/train-00000-of-00001.parquet",
-        {
-            "inputs": Q,
-            "targets": A,
-            "language": "English",
-            "language_code": "eng",
-            "annotation_type": "original-annotations",
-            "user_id": "a",
-        },
-        PAIR,
-    ),
-    "wildchat": (
-        "data/train-00000-of-00014.parquet",
-        {"conversation_hash": "a", "model": "m", "conversation": OPENAI, "turn": 1, "language": "English"},
-        PAIR,
-    ),
+    "code_alpaca": ("code_alpaca_20k.json", ALPACA),
+    "belle": ("Belle_open_source_0.5M.json", ALPACA | {"instruction": f"{Q}\n"}),
+    "aya": ("data/train-00000-of-00001.parquet", AYA | {"annotation_type": "original-annotations"}),
+    "wildchat": ("data/train-00000-of-00014.parquet", {"conversation_hash": "a"} | OPENAI),
     "lmsys_chat": (
         "data/train-00000-of-00006.parquet",
-        {"conversation_id": "a", "model": "m", "conversation": CHATS["messages"], "turn": 1, "language": "English"},
-        PAIR,
+        {"conversation_id": "a"} | OPENAI | {"conversation": CHATS["messages"]},
     ),
     "multiwoz": (
         "dialogues_001.json",
         {"dialogue_id": "a.json", "services": ["hotel"], "turns": [turn("USER", Q, 0), turn("SYSTEM", A, 1)]},
-        PAIR,
     ),
-    "taskmaster": (
-        "data_00.json",
-        {
-            "conversation_id": "a",
-            "utterances": [
-                {"index": 0, "speaker": "user", "text": Q, "segments": [], "annotations": []},
-                {"index": 1, "speaker": "assistant", "text": A, "segments": [], "annotations": []},
-            ],
-        },
-        PAIR,
-    ),
-    "soda": ("train.parquet", {"head": "a", "dialogue": [Q, A, "Bye."], "speakers": ["Ana", "Ben", "Ana"]}, PAIR),
-    "open_orca": (
-        "1M-GPT4-Augmented.parquet",
-        {"id": "flan.1", "system_prompt": SYSTEM, "question": Q, "response": A},
-        SYSTEM_TEXT + PAIR,
-    ),
-    "glaive_calls": (
-        "glaive-function-calling-v2.json",
-        {
-            "system": f"SYSTEM: {SYSTEM}",
-            "chat": f"USER: {Q}\n\n\nASSISTANT: {CALL} <|endoftext|>\n\n\n"
-            f"FUNCTION RESPONSE: 6\n\n\nASSISTANT: {A}\n\n\n",
-        },
-        f"<|im_start|>system\nSYSTEM: {SYSTEM}<|im_end|>\n<|im_start|>user\n{Q}<|im_end|>\n"
-        f"<|im_start|>assistant\n{CALL} <\\|endoftext|><|im_end|>\n"
-        f"<|im_start|>user\n6<|im_end|>\n<|im_start|>assistant\n{A}<|im_end|>\n",
-    ),
-    "xlam": (
-        "xlam_function_calling_60k.json",
-        {"id": 0, "query": Q, "answers": ANSWERS, "tools": '[{"name": "hours", "description": "", "parameters": {}}]'},
-        f"<|im_start|>system\nTools: hours<|im_end|>\n<|im_start|>user\n{Q}<|im_end|>\n"
-        f"<|im_start|>assistant\n{ANSWERS}<|im_end|>\n",
-    ),
-    "dailydialog": ("a.txt", f"{Q} __eou__ {A} __eou__\n", PAIR),
-    "chitchat": ("a.json", {"messages": [[{"sender": "a", "text": Q}], [{"sender": "b", "text": A}]]}, PAIR),
-    "dolly": ("a.jsonl", {"instruction": Q, "context": "It is 5.", "response": A}, PAIR.replace(Q, f"{Q}\n\nIt is 5.")),
-    "gsm8k": (
-        "a.jsonl",
-        {"question": Q, "answer": f"{A}<<6/2=3>>\n#### 3"},
-        PAIR.replace(A, f"{A}<|python_start|>6/2<|python_end|><|output_start|>3<|output_end|>\n#### 3"),
-    ),
-    "tinystories": ("data/train-00000-of-00004.parquet", {"text": Q}, Q),
+    "taskmaster": ("data_00.json", {"conversation_id": "a", "utterances": UTTERED}),
+    "soda": ("train.parquet", {"head": "a", "dialogue": [Q, A, "Bye."], "speakers": ["Ana", "Ben", "Ana"]}),
+    "open_orca": ("1M-GPT4-Augmented.parquet", {"id": "flan.1", "system_prompt": SYSTEM, "question": Q, "response": A}),
+    "glaive_calls": ("glaive-function-calling-v2.json", {"system": f"SYSTEM: {SYSTEM}", "chat": CALLED}),
+    "xlam": ("xlam_function_calling_60k.json", {"id": 0, "query": Q, "answers": ANSWERS, "tools": TOOLS}),
+    "dailydialog": ("a.txt", f"{Q} __eou__ {A} __eou__\n"),
+    "chitchat": ("a.json", {"messages": [[{"sender": "a", "text": Q}], [{"sender": "b", "text": A}]]}),
+    "dolly": ("a.jsonl", {"instruction": Q, "context": "It is 5.", "response": A}),
+    "gsm8k": ("a.jsonl", {"question": Q, "answer": f"{A}<<6/2=3>>\n#### 3"}),
+    "tinystories": ("data/train-00000-of-00004.parquet", {"text": Q}),
 }
-
-
-DATASETS["oasst"] = ("a.trees.jsonl.gz", *DATASETS["oasst2"][1:])
+OTHERS = {  # the conversations that are not PAIR
+    "slimorca": SYSTEM_TEXT + PAIR,
+    "belle": PAIR.replace(Q, f"{Q}\n"),
+    "open_orca": SYSTEM_TEXT + PAIR,
+    "glaive_calls": f"<|im_start|>system\nSYSTEM: {SYSTEM}<|im_end|>\n<|im_start|>user\n{Q}<|im_end|>\n"
+    f"<|im_start|>assistant\n{CALL} <\\|endoftext|><|im_end|>\n"
+    f"<|im_start|>user\n6<|im_end|>\n<|im_start|>assistant\n{A}<|im_end|>\n",
+    "xlam": "<|im_start|>system\nTools: hours<|im_end|>\n" + PAIR.replace(A, ANSWERS),
+    "dolly": PAIR.replace(Q, f"{Q}\n\nIt is 5."),
+    "gsm8k": PAIR.replace(A, f"{A}<|python_start|>6/2<|python_end|><|output_start|>3<|output_end|>\n#### 3"),
+    "tinystories": Q,
+}
 
 
 def write(file, row, source):
@@ -246,10 +174,10 @@ def test_public_datasets_have_a_licence_and_a_command():
 
 @pytest.mark.parametrize("source", DATASETS)
 def test_a_section_reads_rows_of_the_published_shape(tmp_path, source):
-    file, row, expected = DATASETS[source]
+    file, row = DATASETS[source]
     write(tmp_path / source / file, row, source)
     section = SECTIONS[source]
     assert section["path"].partition(".")[0] == f"data/raw/{source}" and len(section) + 1 <= LINES
     outputs = [tmp_path / f"{source}.{name}" for name in ("jsonl", "rejects.jsonl", "manifest.json")]
     prepare.main(*outputs, parameters=section | {"path": tmp_path / source})
-    assert [record.text for record in read_records(outputs[0])] == [expected] * 2
+    assert [record.text for record in read_records(outputs[0])] == [OTHERS.get(source, PAIR)] * 2

@@ -160,15 +160,6 @@ def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
     assert session.conversation == before
 
 
-def test_clearing_forgets_all_but_the_system_prompt():
-    session = chat(say("Ho"), say("Fine"), system="Be kind.")
-    ask(session, "Hi")
-    session.clear()
-    assert session.conversation == [Message.from_text("system", "Be kind.")]
-    ask(session, "You?")
-    assert len(session.conversation) == 3
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat")

@@ -37,10 +37,17 @@ def project(tmp_path):
     return tmp_path
 
 
+CALL = ("count.py", "raw.txt", "out.txt")
+
+
 def run(project, *arguments):
-    command = [sys.executable, "count.py", *(arguments or ("raw.txt", "out.txt"))]
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
+    command, environment = [sys.executable, *(arguments or CALL)], os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def start(project, *arguments, **pipes):
+    command, environment = [sys.executable, *(arguments or CALL)], os.environ | {"PYTHONPATH": str(SOURCE)}
+    return subprocess.Popen(command, cwd=project, env=environment, text=True, **pipes or {"stdout": subprocess.PIPE})
 
 
 def test_files_and_parameters_reach_main(project):
@@ -84,7 +91,7 @@ def test_a_stage_says_first_what_it_does_and_last_what_it_made(project):
 
 
 def test_a_missing_file_is_named(project):
-    result = run(project, "nowhere.txt", "out.txt")
+    result = run(project, "count.py", "nowhere.txt", "out.txt")
     assert (result.returncode, result.stderr) == (1, "count: nowhere.txt: no such file or directory\n")
 
 
@@ -98,9 +105,7 @@ def test_a_known_mistake_is_one_line_and_nothing_is_written(project):
 
 def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
     (project / "raw.txt").write_text("wait")
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    command = [sys.executable, "count.py", "raw.txt", "out.txt"]
-    process = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    process = start(project)
     assert [process.stdout.readline() for _ in range(2)] == ["count: write a number\n", "ready\n"]
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -113,9 +118,7 @@ def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
 def test_a_stage_dies_with_its_parent(project):
     (project / "raw.txt").write_text("wait")
     code = f"import subprocess; subprocess.run([{sys.executable!r}, 'count.py', 'raw.txt', 'out.txt'])"
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    command = [sys.executable, "-c", code]
-    parent = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    parent = start(project, "-c", code)
     assert [parent.stdout.readline() for _ in range(2)][1] == "ready\n"
     parent.kill()
     assert parent.stdout.read() == ""  # the pipe closes when the stage, which holds it too, is gone
@@ -124,12 +127,10 @@ def test_a_stage_dies_with_its_parent(project):
 
 def test_two_runs_of_a_stage_take_turns(project):
     (project / "raw.txt").write_text("wait")
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    command = [sys.executable, "count.py", "raw.txt", "out.txt"]
-    first = subprocess.Popen(command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True)
+    first = start(project)
     assert [first.stdout.readline() for _ in range(2)][1] == "ready\n"
     (project / "raw.txt").write_text("hello")
-    second = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    second = start(project, stderr=subprocess.PIPE)
     assert second.stderr.readline() == "count: waiting for another run of this stage\n"
     time.sleep(0.2)
     assert not (project / "out.txt").exists()

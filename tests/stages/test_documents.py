@@ -22,8 +22,6 @@ BOOK = "".join(f"Chapter {i}. It was a <|dark|> night, the {i}th.\n\n" for i in 
 TOKENIZER = {"type": "byte", "vocab_size": 320, "special_tokens": [], "max_bytes": None, "byte": {}}
 EVALUATE = {"max_tokens": 4, "threads": 1, "skill_prompts": 2, "engine_prompts": 1, "compare_tokenizers": []}
 EVALUATE |= {"stride": None, "conversations": None, "talk_prompts": 3, "full_size": 10**9}
-SOFT = {"width": 32, "layers": 1, "features": 64, "longest": 4, "steps": 5, "contrast": 0.1, "held_out": 0.2}
-SOFT |= {"conversations": 5, "tune": 1, "other_tokenizer": None, "noise": True, "seed": 1, "threads": 2}
 
 
 def prepared(folder, source, format, **parameters):
@@ -50,21 +48,15 @@ def write_raw(folder):
 SOURCES = {"talk": "messages", "book": "documents", "letters": "documents"}
 
 
-def run_stages(folder, sources):
+def run_stages(folder):
     """Everything from the raw data up to the metrics."""
     write_raw(folder)
-    for source in sources:
+    for source in SOURCES:
         prepared(folder, source, SOURCES[source], side="train" if source == "letters" else None)
     chat = [folder / f"{name}.jsonl" for name in ("train", "validation", "test")]
     shares = {"validation_share": 0.2, "test_share": 0.2, "near_duplicates": True}
-    mix.main(
-        folder / "prepared",
-        *chat,
-        folder / "manifest.json",
-        folder / "mix.json",
-        prepare={source: {"format": SOURCES[source]} for source in sources},
-        **shares,
-    )
+    sections = {source: {"format": format} for source, format in SOURCES.items()}
+    mix.main(folder / "prepared", *chat, folder / "manifest.json", folder / "mix.json", prepare=sections, **shares)
     train_tokenizer.main(chat[0], ANY_FOLDER, ANY_FOLDER, folder / "tokenizer", initial=None, parameters=TOKENIZER)
     encode.main(*chat[:2], folder / "tokenizer", folder / "tokens", template="chatml")
     run_training(write_teacher(folder, ngram_order=4), folder)
@@ -78,12 +70,7 @@ def run_stages(folder, sources):
 
 @pytest.fixture(scope="module")
 def beside(tmp_path_factory):
-    return run_stages(tmp_path_factory.mktemp("beside") / "it", list(SOURCES))
-
-
-@pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    return run_stages(tmp_path_factory.mktemp("alone") / "it", ["book", "letters"])
+    return run_stages(tmp_path_factory.mktemp("beside") / "it")
 
 
 def metrics(folder):

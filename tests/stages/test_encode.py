@@ -72,12 +72,6 @@ def test_the_source_of_each_conversation_is_recorded(folder):
         assert [sources.names[number] for number in sources.of_conversations] == names
 
 
-def test_two_runs_write_equal_bytes(folder):
-    first = {file.name: file.read_bytes() for file in run(folder).iterdir()}
-    (folder / "tokens").rename(folder / "former")
-    assert {file.name: file.read_bytes() for file in run(folder).iterdir()} == first
-
-
 def test_no_conversations_to_train_on_are_refused(folder):
     (folder / "train.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"train\.jsonl: no conversations"):

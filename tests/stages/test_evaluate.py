@@ -59,16 +59,9 @@ def folders(tmp_path_factory):
 
 def evaluated(folders, out, records=RECORDS, model=None, tokens=None, initial=None, **settings):
     (out / "test.jsonl").write_text("".join(one.to_json() for one in records), encoding="utf-8")
-    inputs = (
-        out / "test.jsonl",
-        folders / "train.jsonl",
-        folders / "free.txt",
-        folders / "general.txt",
-        tokens or folders / "tokens",
-        model or folders / "model",
-        folders / "onnx",
-    )
-    inputs = (*inputs, ANY_FOLDER, folders, out / "samples.jsonl", out / "evaluate.json")
+    texts = (folders / name for name in ("train.jsonl", "free.txt", "general.txt"))
+    made = (tokens or folders / "tokens", model or folders / "model", folders / "onnx")
+    inputs = (out / "test.jsonl", *texts, *made, ANY_FOLDER, folders, out / "samples.jsonl", out / "evaluate.json")
     main(*inputs, initial=initial, parameters=SETTINGS | settings)
     return json.loads((out / "evaluate.json").read_text())
 

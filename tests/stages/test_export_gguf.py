@@ -64,57 +64,28 @@ def test_the_fields_are_those_of_the_model_and_its_tokenizer(model, exported):
     assert fields.pop("tokenizer.ggml.token_type") == [1] * BPE.num_text + [3] * len(special) + [5] * len(unused)
     assert fields.pop("tokenizer.ggml.merges") == [" ".join(merge) for merge in vocab["merges"]]
     assert fields.pop("qwen3.attention.layer_norm_rms_epsilon") == pytest.approx(1e-6)
-    assert fields == {
-        "general.architecture": "qwen3",
-        "general.file_type": 0,
-        "general.quantization_version": 2,
-        "qwen3.block_count": 2,
-        "qwen3.context_length": CONFIG.max_position_embeddings,
-        "qwen3.embedding_length": 32,
-        "qwen3.feed_forward_length": 64,
-        "qwen3.attention.head_count": 4,
-        "qwen3.attention.head_count_kv": 2,
-        "qwen3.attention.key_length": 16,
-        "qwen3.attention.value_length": 16,
-        "qwen3.rope.dimension_count": 16,
-        "qwen3.rope.freq_base": config["rope_theta"],
-        "qwen3.vocab_size": len(BPE.tokens),
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.bos_token_id": special[BOS],
-        "tokenizer.ggml.eos_token_id": special[IM_END],
-        "tokenizer.ggml.eot_token_id": special[IM_END],
-        "tokenizer.ggml.eom_token_id": special[CALL_END],
-        "tokenizer.ggml.padding_token_id": special[PAD],
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.ggml.add_space_prefix": False,
-        "tokenizer.chat_template": chat_template("chatml"),
-        "chatmill.fingerprint": BPE.fingerprint,
-        "chatmill.template": "chatml",
-        "chatmill.tokenizer_type": "bpe",
-        "chatmill.tools": ["calculator"],
-    }
+    expected = {"general.architecture": "qwen3", "general.file_type": 0, "general.quantization_version": 2}
+    expected |= {"qwen3.block_count": 2, "qwen3.context_length": CONFIG.max_position_embeddings}
+    expected |= {"qwen3.embedding_length": 32, "qwen3.feed_forward_length": 64, "qwen3.vocab_size": len(BPE.tokens)}
+    expected |= {"qwen3.attention.head_count": 4, "qwen3.attention.head_count_kv": 2}
+    expected |= {"qwen3.attention.key_length": 16, "qwen3.attention.value_length": 16}
+    expected |= {"qwen3.rope.dimension_count": 16, "qwen3.rope.freq_base": config["rope_theta"]}
+    tokens = {"bos": BOS, "eos": IM_END, "eot": IM_END, "eom": CALL_END, "padding": PAD}
+    expected |= {f"tokenizer.ggml.{name}_token_id": special[token] for name, token in tokens.items()}
+    expected |= {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_space_prefix": False}
+    expected |= {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+    expected |= {"tokenizer.chat_template": chat_template("chatml"), "chatmill.fingerprint": BPE.fingerprint}
+    expected |= {"chatmill.template": "chatml", "chatmill.tokenizer_type": "bpe", "chatmill.tools": ["calculator"]}
+    assert fields == expected
 
 
-NAMES = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-} | {
+LAYER = {"attn_norm": "input_layernorm", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm"}
+LAYER |= {f"attn_{name}": f"self_attn.{name}_proj" for name in "qkv"}
+LAYER |= {f"attn_{name}_norm": f"self_attn.{name}_norm" for name in "qk"}
+NAMES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"} | {
     f"blk.{layer}.{theirs}.weight": f"model.layers.{layer}.{ours}.weight"
     for layer in range(2)
-    for theirs, ours in {
-        "attn_norm": "input_layernorm",
-        "attn_q": "self_attn.q_proj",
-        "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj",
-        "attn_output": "self_attn.o_proj",
-        "attn_q_norm": "self_attn.q_norm",
-        "attn_k_norm": "self_attn.k_norm",
-        "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj",
-        "ffn_up": "mlp.up_proj",
-        "ffn_down": "mlp.down_proj",
-    }.items()
+    for theirs, ours in (LAYER | {f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}).items()
 }
 
 

@@ -24,21 +24,8 @@ from support.tiny import CONFIG, VOCABULARY
 from support.training_runs import run_training as train_model
 from support.training_runs import write_tokens
 
-SETTINGS = {
-    "width": 32,
-    "layers": 1,
-    "features": 64,
-    "longest": 4,
-    "steps": 10,
-    "contrast": 0.1,
-    "held_out": 0.2,
-    "conversations": 5,
-    "tune": 0,
-    "other_tokenizer": None,
-    "noise": True,
-    "seed": 1,
-    "threads": 2,
-}
+SETTINGS = {"width": 32, "layers": 1, "features": 64, "longest": 4, "steps": 10, "contrast": 0.1, "held_out": 0.2}
+SETTINGS |= {"conversations": 5, "tune": 0, "other_tokenizer": None, "noise": True, "seed": 1, "threads": 2}
 FOLDER = ("byte_encoder.safetensors", "config.json", "manifest.json", "model.safetensors")
 
 

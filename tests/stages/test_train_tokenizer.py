@@ -51,13 +51,18 @@ def run(folder, chat, **changes):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment, check=False)
 
 
+def train(chat, output, **changes):
+    """The folder's bytes, by file."""
+    train_tokenizer.main(chat, ANY_FOLDER, ANY_FOLDER, output, initial=None, parameters=SETTINGS | changes)
+    return {file.name: file.read_bytes() for file in output.iterdir()}
+
+
 @pytest.mark.parametrize("name", SIZES)
 def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp_path, name):
     chosen = {"type": name, "vocab_size": SIZES[name], "special_tokens": ["<|mood|>"]}
-    train_tokenizer.main(chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "here", initial=None, parameters=SETTINGS | chosen)
+    here = train(chat, tmp_path / "here", **chosen)
     assert run(tmp_path, chat, **chosen).returncode == 0
-    for file in (tmp_path / "here").iterdir():
-        assert file.read_bytes() == (tmp_path / "tokenizer" / file.name).read_bytes()
+    assert here == {file.name: file.read_bytes() for file in (tmp_path / "tokenizer").iterdir()}
     tokenizer = load(tmp_path / "here")
     assert tokenizer.vocabulary.type == name
     assert tokenizer.special["<|mood|>"] == tokenizer.num_text + 8
@@ -102,25 +107,14 @@ def test_wrong_parameters_are_one_line_and_leave_nothing(chat, tmp_path, changes
 )
 def test_what_no_tokenizer_can_be_is_refused(chat, tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        train_tokenizer.main(
-            chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=SETTINGS | changes
-        )
+        train(chat, tmp_path / "tokenizer", **changes)
 
 
 def test_the_size_that_the_text_supports_is_accepted(chat, tmp_path):
     with pytest.raises(ValueError) as refused:
-        train_tokenizer.main(
-            chat,
-            ANY_FOLDER,
-            ANY_FOLDER,
-            tmp_path / "tokenizer",
-            initial=None,
-            parameters=SETTINGS | {"vocab_size": 64000},
-        )
+        train(chat, tmp_path / "tokenizer", vocab_size=64000)
     most = int(re.search(r"at most (\d+)", str(refused.value))[1])
-    train_tokenizer.main(
-        chat, ANY_FOLDER, ANY_FOLDER, tmp_path / "tokenizer", initial=None, parameters=SETTINGS | {"vocab_size": most}
-    )
+    train(chat, tmp_path / "tokenizer", vocab_size=most)
     assert load(tmp_path / "tokenizer").vocab_size == most
 
 
@@ -157,15 +151,9 @@ def test_a_pretrained_tokenizer_keeps_its_ids_and_gets_the_tokens_of_chats(chat,
 @pytest.mark.usefixtures("other")
 def test_a_pretrained_file_outside_of_its_folder_is_refused_with_what_to_do(chat, tmp_path):
     section = SETTINGS | {"type": "pretrained", "pretrained": {"path": tmp_path / "other.json"}}
+    place = Path("data/raw/external/pretrained")
     with pytest.raises(ValueError, match=r"pretrained\.path: .*`cp .*other\.json data/raw/external/pretrained/other"):
-        train_tokenizer.main(
-            chat,
-            Path("data/raw/external/pretrained"),
-            Path("data/raw/external/pretrained"),
-            tmp_path / "out",
-            initial=None,
-            parameters=section,
-        )
+        train_tokenizer.main(chat, place, place, tmp_path / "out", initial=None, parameters=section)
 
 
 @pytest.mark.slow
@@ -180,12 +168,6 @@ def test_gpt2_gives_the_ids_of_tiktoken(chat, tmp_path):
     reference = tiktoken.Encoding("r50k", pat_str=PATTERNS["gpt2"], mergeable_ranks=ranks, special_tokens={})
     text = (TOKENIZERS / "cs336_bpe_golden/address.txt").read_text(encoding="utf-8") + " naïve 中文 <|endoftext|>\n"
     assert load(tmp_path / "tokenizer").encode(text) == reference.encode_ordinary(text)
-
-
-def train(chat, output, **changes):
-    """The folder's bytes, by file."""
-    train_tokenizer.main(chat, ANY_FOLDER, ANY_FOLDER, output, initial=None, parameters=SETTINGS | changes)
-    return {file.name: file.read_bytes() for file in output.iterdir()}
 
 
 def is_below(line, share):

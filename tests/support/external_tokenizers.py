@@ -26,15 +26,11 @@ def train_model(folder, **settings):
     return folder / "t.model"
 
 
+VERBATIM = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
+
+
 def llama_like(folder):
-    return train_model(
-        folder,
-        model_type="bpe",
-        byte_fallback=True,
-        normalization_rule_name="identity",
-        remove_extra_whitespaces=False,
-        character_coverage=0.98,
-    )
+    return train_model(folder, model_type="bpe", character_coverage=0.98, **VERBATIM)
 
 
 def t5_like(folder):
@@ -179,18 +175,12 @@ def build_phi3(folder):
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace]}
     flags = {"<|user|>": {"rstrip": True}, "<|left|>": {"lstrip": True}, "<|word|>": {"single_word": True}}
-    flags |= {
-        "<|normal|>": {"normalized": True},
-        "tea": {"special": False},
-        "<|both|>": {"lstrip": True, "rstrip": True},
-    }
+    flags |= {"<|normal|>": {"normalized": True}, "tea": {"special": False}}
+    flags |= {"<|both|>": {"lstrip": True, "rstrip": True}}
     size = len(content["model"]["vocab"])
     named = [added(size + i, name, **one) for i, (name, one) in enumerate(flags.items())]
     tokens = [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>", special=False, rstrip=True), *named]
     return built(folder, content | {"pre_tokenizer": None, "decoder": None, "added_tokens": tokens})
-
-
-VERBATIM = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, "byte_fallback": True}
 
 
 def build_versioned_model(folder):
@@ -215,10 +205,8 @@ def processed(file):
 def build_blanks(folder):
     """Runs of blanks as added tokens that are not special, as in CodeGen and phi-2."""
     content = byte_level(special=["<|endoftext|>"])
-    first, runs = (
-        len(content["model"]["vocab"]),
-        [" " * n for n in range(8, 1, -1)] + ["\t" * n for n in range(4, 1, -1)],
-    )
+    first = len(content["model"]["vocab"])
+    runs = [" " * n for n in range(8, 1, -1)] + ["\t" * n for n in range(4, 1, -1)]
     content["added_tokens"] += [added(first + i, run, normalized=True, special=False) for i, run in enumerate(runs)]
     return built(folder, content)
 

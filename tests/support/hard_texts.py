@@ -31,12 +31,8 @@ def make_texts(folder: Path | None, times: int = 1) -> dict[str, list[str]]:
     `times` as many are made, where there are so many.
     """
     lines = _real_lines(folder) if folder else {}
-    words = [word for line in lines.get("languages", [])[::9] for word in line.split()] or [
-        "the",
-        "naïve",
-        "café",
-        "12",
-    ]
+    words = [word for line in lines.get("languages", [])[::9] for word in line.split()]
+    words = words or ["the", "naïve", "café", "12"]
     makers: dict[str, tuple[int, Callable[[random.Random], Texts]]] = {
         "languages": (8_000, lambda pick: _sampled(lines["languages"], pick)),
         "prose": (2_500, lambda pick: _sampled(lines["prose"], pick)),
@@ -171,40 +167,10 @@ def _digits(pick: random.Random) -> Texts:
 
 
 def _around(names: list[str], pick: random.Random) -> Texts:
-    shapes = [
-        "{a}",
-        "{a}{a}",
-        " {a}",
-        "{a} ",
-        "  {a}  {b}",
-        "x{a}y",
-        "x {a} y",
-        "{a}x",
-        "x{a}",
-        "word {a}\n",
-        "\n{a}\n",
-    ]
-    shapes += [
-        "\t{a}\t\n x",
-        "{a}{b}",
-        "{a} {b}",
-        "a{a} b {b}c",
-        "é{a}1",
-        "_{a}_",
-        "「{a}」",
-        "{a}\u0301",
-        "\u2581{a}\u2581",
-    ]
-    shapes += [
-        "{a}\n\n{b}",
-        "...{a}?",
-        "say: {a}, {b}!  {a}",
-        "\xa0{a}\u3000",
-        "  {a}",
-        "{a}\r\n",
-        "<{a}>",
-        "\0{a}\u200b",
-    ]
+    shapes = ["{a}", "{a}{a}", " {a}", "{a} ", "  {a}  {b}", "x{a}y", "x {a} y", "{a}x", "x{a}", "word {a}\n"]
+    shapes += ["\n{a}\n", "\t{a}\t\n x", "{a}{b}", "{a} {b}", "a{a} b {b}c", "é{a}1", "_{a}_", "「{a}」", "{a}\u0301"]
+    shapes += ["\u2581{a}\u2581", "{a}\n\n{b}", "...{a}?", "say: {a}, {b}!  {a}", "\xa0{a}\u3000", "  {a}", "{a}\r\n"]
+    shapes += ["<{a}>", "\0{a}\u200b"]
     while True:
         first, second = (
             pick.choice(names) if names and pick.random() < 0.9 else pick.choice(FOREIGN) for _ in range(2)

@@ -11,28 +11,14 @@ import yaml
 from chatmill.pipeline.params_file import read_params
 from support.paths import ROOT, SOURCE
 
-TINY = {  # parameter values with which the complete pipeline takes seconds
-    "prepare.mill.limit": 400,
-    "prepare.skills.limit": 400,
-    "mix.test_share": 0.1,
-    "train_tokenizer.vocab_size": 576,
-    "train_model.depth": 1,
-    "train_model.width": None,
-    "train_model.context": 256,
-    "train_model.steps": 4,
-    "train_model.batch_size": 1024,
-    "train_model.compile": False,
-    "train_soft_tokenizer.features": 64,
-    "train_soft_tokenizer.steps": 4,
-    "train_soft_tokenizer.conversations": 10,
-    "evaluate.max_tokens": 4,
-    "evaluate.conversations": 60,
-    "evaluate.skill_prompts": 1,
-    "evaluate.talk_prompts": 2,
-    "benchmark.prompt_tokens": [16],
-    "benchmark.new_tokens": 2,
-    "benchmark.repeats": 1,
-}
+# parameter values with which the complete pipeline takes seconds
+TINY = {"prepare.mill.limit": 400, "prepare.skills.limit": 400, "mix.test_share": 0.1}
+TINY |= {"train_tokenizer.vocab_size": 576, "train_model.depth": 1, "train_model.width": None}
+TINY |= {"train_model.context": 256, "train_model.steps": 4, "train_model.batch_size": 1024}
+TINY |= {"train_model.compile": False, "train_soft_tokenizer.features": 64, "train_soft_tokenizer.steps": 4}
+TINY |= {"train_soft_tokenizer.conversations": 10, "evaluate.max_tokens": 4, "evaluate.conversations": 60}
+TINY |= {"evaluate.skill_prompts": 1, "evaluate.talk_prompts": 2}
+TINY |= {"benchmark.prompt_tokens": [16], "benchmark.new_tokens": 2, "benchmark.repeats": 1}
 
 
 class Project:

@@ -18,18 +18,8 @@ from support.paths import ANY_FOLDER
 from support.tiny import VOCABULARY
 
 SOURCES = ("talk", "visits")
-SETTINGS = {
-    "depth": 1,
-    "context": 64,
-    "steps": 8,
-    "batch_size": 256,
-    "prompt_loss_weight": 0.1,
-    "seed": 1,
-    "threads": 1,
-    "precision": "float32",
-    "compile": False,
-    "device": "cpu",
-}
+SETTINGS = {"depth": 1, "context": 64, "steps": 8, "batch_size": 256, "prompt_loss_weight": 0.1, "seed": 1}
+SETTINGS |= {"threads": 1, "precision": "float32", "compile": False, "device": "cpu"}
 
 
 def write_tokens(folder, held_out=range(60, 70), answers=("yes", "yes"), held_out_answers=None, **teacher):
@@ -65,15 +55,8 @@ def run_training(tokens, out, **changes):
         sys.stderr.write(done.stderr)
         assert done.returncode == 0, done.stderr
         return out
-    train_model.main(
-        tokens / "tokens",
-        tokens / "tokenizer",
-        tokens / "teacher",
-        ANY_FOLDER,
-        out / "model",
-        out / "train.tsv",
-        parameters=SETTINGS | changes,
-    )
+    inputs = (*(tokens / name for name in ("tokens", "tokenizer", "teacher")), ANY_FOLDER)
+    train_model.main(*inputs, out / "model", out / "train.tsv", parameters=SETTINGS | changes)
     return out
 
 
@@ -83,14 +66,8 @@ def training_command(tokens, out, **changes):
     section = SETTINGS | changes
     params = {"threads": section.pop("threads"), "train_model": section}
     (out / "params.yaml").write_text(yaml.safe_dump(params))
-    files = {
-        "tokens": tokens / "tokens",
-        "tokenizer": tokens / "tokenizer",
-        "teacher": tokens / "teacher",
-        "external": ANY_FOLDER,
-        "model": "model",
-        "curve": "train.tsv",
-    }
+    files = {name: tokens / name for name in ("tokens", "tokenizer", "teacher")}
+    files |= {"external": ANY_FOLDER, "model": "model", "curve": "train.tsv"}
     return [train_model.__file__, *(str(part) for name, file in files.items() for part in (f"--{name}", file))]
 
 

@@ -51,8 +51,7 @@ def write_conversations(folder, student):
         (folder / f"{split}.jsonl").write_text("".join(records))
     write_folder(student, folder / "tokenizer")
     encode.main(
-        *(folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens")),
-        template="chatml",
+        *(folder / name for name in ("train.jsonl", "validation.jsonl", "tokenizer", "tokens")), template="chatml"
     )
     return read_split(folder / "tokens", "train")
 

@@ -130,12 +130,8 @@ def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    head = "language\tkey\ttext\n"
     Path("bad.jsonl").write_text('{"a": 1}\nx\n')
     Path("few.jsonl").write_text(OTHER)
-    Path("xx.tsv").write_text(f"{head}xx\ta\tab\n")
-    Path("twice.tsv").write_text(f"{head}en\ta\tab\nen\ta\tcd\n")
-    Path("empty.tsv").write_text(head)
     assert show(*arguments) == 1
     shown = capsys.readouterr()
     assert shown.err.startswith(f"chatmill: {message}")

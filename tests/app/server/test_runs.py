@@ -15,7 +15,6 @@ from chatmill.app.server.security import ApiError, handle_api_error
 from support.run_repository import CURVE, RunRepository
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
-MISSING = ("bits_per_byte", "skills", "skills_held_back", "verbatim", "bytes_per_token", "graph_megabytes")
 
 
 @pytest.fixture(scope="module")

@@ -141,8 +141,8 @@ def test_help_names_every_command_within_80_columns(capsys):
 
 
 def test_clear_forgets_all_but_the_system_prompt(capsys):
-    session = chat(lines("/system Be kind.", "Hi", "/clear"), "Ho")
-    assert texts(session) == ["Be kind."]
+    assert texts(chat(lines("/system Be kind.", "Hi", "/clear"), "Ho")) == ["Be kind."]
+    assert texts(chat(lines("/system Be kind.", "Hi", "/clear", "You?"), "Ho", "Fine")) == ["Be kind.", "You?", "Fine"]
     assert "except for the system prompt" in capsys.readouterr().err
 
 

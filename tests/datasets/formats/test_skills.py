@@ -94,14 +94,10 @@ def test_the_first_conversations_of_a_seed_are_these_bytes():
     first = next(generate(FILE, limit=1, seed=1))
     assert render(first.conversation) == (
         "<|im_start|>system\nTools: calculator<|im_end|>\n"
-        "<|im_start|>user\n"
-        "My room number is 792, please remember it.<|im_end|>\n"
-        "<|im_start|>assistant\n"
-        "792. I have cut it into a beam: 792.<|im_end|>\n"
-        "<|im_start|>user\n"
-        "can you tell me my room number?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-        "Your room number is 792.<|im_end|>\n"
+        "<|im_start|>user\nMy room number is 792, please remember it.<|im_end|>\n"
+        "<|im_start|>assistant\n792. I have cut it into a beam: 792.<|im_end|>\n"
+        "<|im_start|>user\ncan you tell me my room number?<|im_end|>\n"
+        "<|im_start|>assistant\nYour room number is 792.<|im_end|>\n"
     )
 
 

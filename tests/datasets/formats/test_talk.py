@@ -10,8 +10,6 @@ from chatmill.talk.folding import letters
 from chatmill.talk.persona import read_persona
 from support.talk import PERSONA, write_persona
 
-PETS, NAMES = ("dog", "cat", "rat"), ("Ana", "Ben", "Chris", "Dora")
-
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):

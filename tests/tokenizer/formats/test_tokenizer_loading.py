@@ -15,41 +15,22 @@ from chatmill.tokenizer.exporting.parity import load_encoders
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
-from support.external_tokenizers import (
-    bert_like,
-    bpe_like,
-    gaps_like,
-    gpt2_like,
-    llama_like,
-    nfc_like,
-    ranks_like,
-    t5_like,
-    unigram_like,
-    words_like,
-)
+from support import external_tokenizers
 from support.original_tokenizers import open_original
 from support.paths import SHARED
 from support.texts import REAL, SAMPLE, SAMPLE_TEXT, TEXTS, real_lines
 
 TOKENIZERS = SHARED / "tokenizers"
 BYTES_FORMATS = {"tokenizer.bin", "tokenizer.pkl", "tokenizer.tiktoken", "tokenizer.json"}
+WITH_RANKS = [f"tiktoken/{name}_base.tiktoken" for name in ("r50k", "p50k", "cl100k", "o200k")]
+WITH_RANKS += ["gpt2", "qwen/qwen.tiktoken", "qwen/qwen.crlf.tiktoken", "torchtune/tokenizer.json"]
+ROUNDED = ["torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_tests/test_ja_model.model"]
 EXPORTS = {  # the files in which each must be written and give the same ids
-    "gpt2": BYTES_FORMATS,
-    "tiktoken/r50k_base.tiktoken": BYTES_FORMATS,
-    "tiktoken/p50k_base.tiktoken": BYTES_FORMATS,
-    "tiktoken/cl100k_base.tiktoken": BYTES_FORMATS,
-    "tiktoken/o200k_base.tiktoken": BYTES_FORMATS,
-    "qwen/qwen.tiktoken": BYTES_FORMATS,
-    "qwen/qwen.crlf.tiktoken": BYTES_FORMATS,
-    "torchtune/tokenizer.json": BYTES_FORMATS,
+    **dict.fromkeys(WITH_RANKS, BYTES_FORMATS),
+    **{name: {"tokenizer.bin", "tokenizer.model"} for name in ROUNDED},
+    **{name: {"tokenizer.bin", "tokenizer.json"} for name in ("hf_t5-small", "bert/bert-vocab.txt")},
     "llama2/tokenizer.model": {"tokenizer.bin", "tokenizer.json", "tokenizer.model"},
-    "hf_t5-small": {"tokenizer.bin", "tokenizer.json"},
-    "torchtune/sentencepiece.model": {"tokenizer.bin", "tokenizer.model"},
-    "torchtune/m.model": {"tokenizer.bin", "tokenizer.model"},
-    "sentencepiece_tests/test_ja_model.model": {"tokenizer.bin", "tokenizer.model"},
-    "bert/bert-vocab.txt": {"tokenizer.bin", "tokenizer.json"},
 }
-ROUNDED = {"torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_tests/test_ja_model.model"}
 
 
 def export(name, folder, *options):
@@ -83,16 +64,16 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
 
 
 MAKERS = {
-    "gpt2": (gpt2_like, BYTES_FORMATS),
-    "gaps": (gaps_like, {"tokenizer.bin", "tokenizer.json"}),
-    "ranks": (ranks_like, BYTES_FORMATS),
-    "llama": (llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
-    "t5": (t5_like, {"tokenizer.bin", "tokenizer.model"}),
-    "unigram": (unigram_like, {"tokenizer.bin", "tokenizer.json"}),
-    "bpe": (bpe_like, {"tokenizer.bin", "tokenizer.model"}),
-    "words": (words_like, {"tokenizer.bin", "tokenizer.json"}),
-    "bert": (bert_like, {"tokenizer.bin", "tokenizer.json"}),
-    "nfc": (nfc_like, {"tokenizer.bin", "tokenizer.json"}),
+    "gpt2": (external_tokenizers.gpt2_like, BYTES_FORMATS),
+    "gaps": (external_tokenizers.gaps_like, {"tokenizer.bin", "tokenizer.json"}),
+    "ranks": (external_tokenizers.ranks_like, BYTES_FORMATS),
+    "llama": (external_tokenizers.llama_like, {"tokenizer.bin", "tokenizer.json", "tokenizer.model"}),
+    "t5": (external_tokenizers.t5_like, {"tokenizer.bin", "tokenizer.model"}),
+    "unigram": (external_tokenizers.unigram_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bpe": (external_tokenizers.bpe_like, {"tokenizer.bin", "tokenizer.model"}),
+    "words": (external_tokenizers.words_like, {"tokenizer.bin", "tokenizer.json"}),
+    "bert": (external_tokenizers.bert_like, {"tokenizer.bin", "tokenizer.json"}),
+    "nfc": (external_tokenizers.nfc_like, {"tokenizer.bin", "tokenizer.json"}),
 }
 
 
@@ -143,7 +124,7 @@ def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(ext
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(gpt2_like(tmp_path))
+    monkeypatch.chdir(external_tokenizers.gpt2_like(tmp_path))
     (tmp_path / "vocab.txt").write_text("the\nthe\n")
     before = sorted(tmp_path.iterdir())
     assert main(["export-tokenizer", *arguments]) == 1
@@ -156,7 +137,7 @@ def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tm
 def test_ids_are_compared_with_those_of_what_transformers_loads(tmp_path, capsys):
     """Its Qwen2Tokenizer normalises to NFC, whatever tokenizer.json says."""
     pytest.importorskip("transformers")
-    file = nfc_like(tmp_path)
+    file = external_tokenizers.nfc_like(tmp_path)
     file.write_text(json.dumps(json.loads(file.read_text()) | {"normalizer": None}))
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
     (tmp_path / "text.txt").write_text("e\u0301", encoding="utf-8")
@@ -167,11 +148,11 @@ def test_ids_are_compared_with_those_of_what_transformers_loads(tmp_path, capsys
 
 def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
     with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
-        load(t5_like(tmp_path))
+        load(external_tokenizers.t5_like(tmp_path))
 
 
 def test_bytes_without_a_token_are_left_out_and_told(tmp_path):
-    tokenizer = load(gaps_like(tmp_path))
+    tokenizer = load(external_tokenizers.gaps_like(tmp_path))
     assert "~" not in SAMPLE_TEXT and b"~" in tokenizer.vocabulary.missing_bytes
     assert tokenizer.encode("a~~b") == tokenizer.encode("a") + tokenizer.encode("b")
     assert (tokenizer.said("a~b"), tokenizer.lost("~a~b"), tokenizer.lost("ab")) == (b"ab", "~", "")
