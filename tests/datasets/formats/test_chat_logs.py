@@ -199,3 +199,17 @@ def test_another_file_is_refused_or_rejected(tmp_path, name):
             assert read(file, name)[0] == []
         except ValueError as error:
             assert str(file) in str(error)
+
+
+def test_a_table_with_the_columns_of_a_log_is_none(tmp_path, capsys):
+    file = tmp_path / "log.csv"
+    file.write_text("timestamp,author,content,id\n1,user,Hi,a\n2,bot,Yo,a\n3,user,Hi,b\n4,bot,Yo,b\n")
+    assert main(["prepare", "--look", str(file)]) == 0
+    assert "format: table" in capsys.readouterr().out
+
+
+def test_long_lines_take_no_longer_than_their_length(tmp_path):
+    file = tmp_path / "chat.txt"
+    texts = [" " * 500_000 + "x", "a.b " * 200_000, "a.txt (b " * 100_000, "\u200e" * 200_000 + "x", "< a" * 200_000]
+    file.write_text("".join(f"1/31/24, 9:00 AM - Ben: {text}\n" for text in texts))
+    assert read(file, "whatsapp")[1] == {"one_sided": 5}

@@ -114,8 +114,8 @@ def propose(sample: Sample) -> Trial:
     different: list[Path] = []
     if sample.path.is_dir() and sample.kind.container == Container.YAML:
         guesses = [_of_yaml(sample.path)]
-    elif (name := export_format(sample.rows)) is not None:
-        guesses = [_of_export(name, sample.files)]
+    elif (guess := _of_export(sample)) is not None:
+        guesses = [guess]
     elif 1 < len(sample.files) <= _MAX_DIFFERENT:
         guesses, different = _keep_commonest(sample)
     if not guesses or guesses[0].format == "table":
@@ -139,11 +139,15 @@ def propose(sample: Sample) -> Trial:
     return trial
 
 
-def _of_export(name: str, files: Sequence[Path]) -> Guess:
-    """The guess of what a chat program wrote; of a log's speakers the one who says most is the assistant."""
-    if name not in LOGS:
-        return Guess(format=name)
-    names = speakers(files, name)
+def _of_export(sample: Sample) -> Guess | None:
+    """The guess of what a chat program wrote, with who replies most as the assistant; None for all else."""
+    name = export_format(sample.rows) if sample.kind.is_json or sample.kind.is_text else None
+    if name is None or name not in LOGS:
+        return None if name is None else Guess(format=name)
+    try:
+        names = speakers(sample.files, name)
+    except ValueError:
+        return None
     if not names:
         raise NoGuessError("no name and colon follow its times: of some programs only the export as JSON is read")
     first = next(iter(names))

@@ -150,9 +150,8 @@ _NO_TEXT = re.compile(
     r"[^\n]+\.\w{2,4} (?:\([^()\n]+\)|• ?\u200e.*)|Missed (?:voice|video) call|Waiting for this message\..*",
     re.DOTALL,
 )
-_CAPTION = re.compile(r"\u200e?[^\n]+\.\w{2,4} \([^()\n]+\)\n")
-_EDITED = re.compile(r"\s*\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>$")
-_OMITTED = re.compile(r"\s*\u200e[^\u200e\n]{5,40}$")
+_CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
+_MARK = re.compile(r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z")  # edited, or a file omitted
 _DELETED = re.compile(
     r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
     r"wurde gelöscht|Eliminaste este mensaje|Se eliminó este mensaje|Vous avez supprimé ce message|Ce message a été "
@@ -201,8 +200,8 @@ def _time(stamp: re.Match[str], order: tuple[int, int, int]) -> datetime:
 
 def _said(place: str, time: datetime, text: str) -> Line:
     name, colon, said = text.partition(": ")
-    said = _EDITED.sub("", _CAPTION.sub("", said))
-    said = said if _NO_TEXT.fullmatch(said) else _OMITTED.sub("", said)
+    said = _CAPTION.sub("", said, count=1)
+    said = said if _NO_TEXT.fullmatch(said) or not (mark := _MARK.search(said)) else said[: mark.start()].rstrip()
     if not colon or '"' in name or "\n" in name:
         return Line(place, time, "", text, "notice")
     kind = (
@@ -386,6 +385,7 @@ def export_format(rows: Iterable[Any]) -> str | None:
     if rows and len(stamped) > len(rows) / 2:
         return "whatsapp"
     entries = [entry for row in rows for entry in _inner(row)]
+    entries = [entry for entry in entries if isinstance(entry.get("author", {}), dict)]
     return next((name for name, keys in _KEYS.items() if any(keys <= entry.keys() for entry in entries)), None)
 
 
