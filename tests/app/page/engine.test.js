@@ -8,6 +8,7 @@ import { calculate } from "../../../stages/chatmill/app/page/static/calculator.j
 import { openKernel } from "../../../stages/chatmill/app/page/static/model.js";
 import { DEFAULTS, Sampler } from "../../../stages/chatmill/app/page/static/sampler.js";
 import { escape, unescape } from "../../../stages/chatmill/app/page/static/template.js";
+import { Tokenizer } from "../../../stages/chatmill/app/page/static/tokenizer.js";
 
 const STATIC = new URL("../../../stages/chatmill/app/page/static/", import.meta.url);
 const wasm = new Uint8Array(readFileSync(new URL("kernel.wasm", STATIC)));
@@ -84,4 +85,17 @@ test("top_k, top_p and min_p leave the likeliest tokens", () => {
   assert.deepEqual([...new Set(choices({ temperature: 1, top_k: 2 }, 500))].sort(), [1, 2]);
   assert.deepEqual([...new Set(choices({ temperature: 1, top_p: 0.6 }, 500))], [1]);
   assert.deepEqual([...new Set(choices({ temperature: 1, min_p: 0.3 }, 500))].sort(), [1, 2]);
+});
+
+test("characters that no token says are told, each once", () => {
+  const lost = (/** @type {string} */ tokens, /** @type {number[]} */ ...others) => {
+    const kinds = [...[...tokens].map(() => 0), ...others];
+    const lists = { scores: new Float64Array(kinds.length), merges: new Uint32Array(), added: [], special: {} };
+    const flags = { marked: false, plain: false, exact: true, pattern: null, splits: [] };
+    const all = [...tokens, ...others.map(() => "?")];
+    return new Tokenizer({ algorithm: "merge", tokens: all, kinds, ...lists, ...flags }).lost("abé~a~");
+  };
+  assert.equal(lost("ab"), "é~");
+  assert.equal(lost("ab~\xc3\xa9"), "");
+  assert.equal(lost("ab", 5), ""); // one stands for what is unknown
 });

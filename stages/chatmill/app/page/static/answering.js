@@ -64,10 +64,9 @@ export class Answering {
     const detokenizer = this.#detokenizer(request);
     const room = Math.min(most, this.model.shape.context - ids.length);
     yield { prompt_token_ids: ids };
-    let count = 0;
-    let first = 0; // when the first token came
+    let [count, first] = [0, 0]; // tokens, and when the first one came
     let flushed = started;
-    let waiting = /** @type {{ parts: Part[], ids: number[] }} */ ({ parts: [], ids: [] });
+    let waiting = { parts: /** @type {Part[]} */ ([]), ids: /** @type {number[]} */ ([]) };
     for await (const next of this.#generate(ids, new Sampler(this.allowed, samplingOf(request)), room, pause)) {
       first ||= performance.now();
       count += next.length;
@@ -81,10 +80,11 @@ export class Answering {
     }
     waiting.parts.push(...detokenizer.finish());
     yield chunkOf(waiting);
-    const ended = detokenizer.stopped || this.stopIds.has(this.#chosen);
-    const rate = count > 1 ? (1000 * (count - 1)) / Math.max(0.001, performance.now() - first) : 0;
+    const rate = (1000 * Math.max(0, count - 1)) / Math.max(0.001, performance.now() - first);
     const speed = { tokens_per_second: rate, first_token_ms: first - started, context: this.model.shape.context };
-    const timings = { ...speed, prompt_tokens: ids.length, completion_tokens: count, dropped_messages: dropped };
+    const read = { dropped_messages: dropped, lost: this.tokenizer.lost(request.messages.at(-1)?.content ?? "") };
+    const timings = { ...speed, ...read, prompt_tokens: ids.length, completion_tokens: count };
+    const ended = detokenizer.stopped || this.stopIds.has(this.#chosen);
     yield { choices: [{ delta: {}, finish_reason: ended ? "stop" : "length" }], timings };
   }
 

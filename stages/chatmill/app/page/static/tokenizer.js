@@ -15,7 +15,7 @@
 const UNKNOWN_PENALTY = 10; // a character without a token scores so much less than any token
 const SMALLEST = 2 ** -126;
 const MOST_CACHED = 1 << 16;
-const [NORMAL, CONTINUATION, FALLBACK, , , , ADDED] = [0, 1, 2, 3, 4, 5, 6];
+const [NORMAL, CONTINUATION, FALLBACK, , , UNKNOWN, ADDED] = [0, 1, 2, 3, 4, 5, 6];
 const WORD = /[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]/u;
 const encoder = new TextEncoder();
 
@@ -69,6 +69,15 @@ export class Tokenizer {
       }
     }
     return ids;
+  }
+
+  /** The characters of a text that its tokens do not say, each once; mostly none.
+   * @param {string} text
+   */
+  lost(text) {
+    if (this.vocabulary.algorithm !== "merge" || this.ids[UNKNOWN].size || !this.byteIds.includes(-1)) return "";
+    const isLost = (/** @type {string} */ char) => encoder.encode(char).some((byte) => this.byteIds[byte] < 0);
+    return [...new Set(text)].filter(isLost).join("");
   }
 
   /** The ids of segments; adjacent texts are encoded together.
