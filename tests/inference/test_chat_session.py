@@ -189,3 +189,11 @@ def test_the_tools_of_a_model_are_declared_before_the_system_prompt(template):
     session.system = "Be kind."
     ask(session, "Hi")
     assert TOKENIZER.decode(session.prompt_ids).count("Tools: calculator\nBe kind.") == 1
+
+
+def test_after_clearing_the_model_reads_the_system_prompt_and_the_question_alone():
+    session = chat(say("Yes."), say("No."), system="Be kind.")
+    ask(session, "Really?")
+    session.clear()
+    ask(session, "Sure?")
+    assert session.engine.cache == prompt_of(session.conversation[:-1]) + say("No.")[:-1]
