@@ -13,6 +13,12 @@ def _luhn(number: str) -> bool:
     return len({*digits}) > 1 and not is_book and (sum(doubled) + sum(digits[-1::-2])) % 10 == 0
 
 
+def _is_iban(number: str) -> bool:
+    """Whether an international bank account number has the right checksum."""
+    compact = number.replace(" ", "")
+    return int("".join(str(int(char, 36)) for char in compact[4:] + compact[:4])) % 97 == 1
+
+
 def _is_phone(number: str) -> bool:
     digits = [digit for digit in number if digit.isdigit()]
     return 8 <= len(digits) <= 15 and len({*digits}) > 2
@@ -26,12 +32,13 @@ def _is_address(number: str) -> bool:
 
 PERSONAL: dict[str, tuple[str, re.Pattern[str], Callable[[str], bool]]] = {  # stand-in, pattern, which matches count
     "e-mail addresses": ("[email]", re.compile(r"\b[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{2,63}){1,4}\b"), bool),
+    "bank accounts": ("[iban]", re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?\b"), _is_iban),
     "card numbers": ("[card]", re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w.-])"), _luhn),
     "IP addresses": ("[ip]", re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?!\w|\.\d)"), _is_address),
     "phone numbers": (
         "[phone]",
         re.compile(
-            r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w,/-])"
+            r"(?<![\w.,/+-])(?:\+\d{1,3}[ .-]?)?(?:\(\d{2,5}\)[ ]?|\d{2,5}[ .-])\d{3,4}[ .-]?\d{3,5}(?![\w/-]|,\d)"
             r"|(?<![\w+])[+@]\d{8,15}(?!\d)"
         ),
         _is_phone,

@@ -31,7 +31,6 @@ from chatmill.datasets.formats.example import Document, Example, Extent, Reject,
 from chatmill.datasets.formats.registry import Dataset, open_dataset
 from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
-from chatmill.personal_data import redacted
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress
 from chatmill.workers import worker_pool
@@ -39,6 +38,7 @@ from chatmill.workers import worker_pool
 MAX_MESSAGE_BYTES = 1_000_000
 MAX_RUN = 50_000  # equal characters, or whitespace; encode refuses 100,000, with what a template puts around a message
 _RUN = re.compile(r"\s{16,}|(.)\1{15,}", re.DOTALL)
+REDACTED = "redacted"  # in place of what may quote a message
 _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no answer": "no_answer"}
 
 
@@ -76,7 +76,7 @@ def _entries(
 ) -> Iterator[Record | Reject]:
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
-        yield replace(item, detail=redacted(item.detail, (), [])) if parameters.redact else item
+        yield replace(item, detail=REDACTED) if parameters.redact else item
         return
     if isinstance(item, Document):
         yield _document(item, source, parameters, tally)
@@ -89,14 +89,14 @@ def _entries(
     turns, _, rules = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
-        detail = redacted(entry.detail, item.names, []) if parameters.redact else entry.detail
+        detail = REDACTED if parameters.redact else entry.detail
         yield Reject(entry.place, entry.reason, detail, *extent)
         return
     parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *rules, *item.notes]
     tally.keep(extent_of(turns) if parts or rules else extent, rules)
     yield entry
     for part in parts:
-        detail = redacted(part.detail, item.names, []) if parameters.redact else part.detail
+        detail = REDACTED if parameters.redact else part.detail
         yield Reject(item.place, part.reason, detail, *part.extent, part=True)
 
 

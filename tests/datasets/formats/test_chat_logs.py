@@ -179,15 +179,19 @@ def test_a_log_of_whatsapp_is_read_in_any_language(tmp_path, stamp):
 def test_personal_data_is_replaced_in_rejects_too(tmp_path):
     file = tmp_path / "chat.txt"
     file.write_text(
-        "1/31/24, 9:00 AM - Anna Maria Kern: Ben, is it ben@kern.example, +49 170 123 4567 or @15550102233?\n"
+        "1/31/24, 9:00 AM - Anna Maria Kern: Ben, is it ben@kern.example, +49 170 123 4567, @15550102233, "
+        "GB82 WEST 1234 5698 7654 32 or 192.0.2.7?\n"
         "1/31/24, 9:01 AM - Ben: Both, anna! Room 12, 2024-01-31, benign.\n"
         "1/31/24, 9:02 AM - Anna Maria Kern: ann@kern.example is Ben's.\n"
     )
     parameters = SourceParameters(path=file, format="whatsapp", roles={"assistant": "Ben"}, redact=True)
     kept, dropped = records("log", parameters, Tally())
-    expected = [["[name], is it [email], [phone] or [phone]?"], ["Both, [name]! Room 12, 2024-01-31, benign."]]
+    expected = [
+        ["[name], is it [email], [phone], [phone], [iban] or [ip]?"],
+        ["Both, [name]! Room 12, 2024-01-31, benign."],
+    ]
     assert [[part.text for part in message.parts] for message in parse(kept.text)] == expected
-    assert dropped.detail == 'user: "[email] is [name]\'s."'
+    assert (dropped.reason, dropped.detail) == ("after_last_answer", "redacted")
 
 
 @pytest.mark.parametrize("name", ["whatsapp", "telegram", "discord", "slack", "chatgpt"])
