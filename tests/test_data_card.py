@@ -36,6 +36,11 @@ def test_flags_decide_what_is_trained_and_tool_output_is_not():
         ("I am {{name}}", {"placeholders"}),
         ("ask jo.doe+x@mail.example.org", {"e-mail addresses"}),
         ("call +49 30 1234 5678 now", {"phone numbers"}),
+        *(
+            (f"at {number}, please", {"phone numbers"})
+            for number in ("06 12 34 56 78", "+7 905 123-45-67", "0170/1234567")
+        ),
+        ("on 01.02.2024 09:15, or 0.123456789", set()),
         ("4111 1111 1111 1111", {"card numbers"}),
         ("at 192.168.0.17.", {"IP addresses"}),
         ("4111 1111 1111 1112, 1 < 2 and 3 > 2, version 1.2.3, 978-3-16-148410-0, on 2023-04-12, Ça va, 3 + 4", set()),
