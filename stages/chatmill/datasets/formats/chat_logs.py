@@ -84,7 +84,7 @@ def files_with_chats(files: Sequence[Path], name: str) -> Sequence[Path]:
 
 
 def speakers(files: Sequence[Path], name: str) -> Counter[str]:
-    """The number of messages of each speaker of a log; who replies most comes first."""
+    """The messages of each speaker of a log; who replies most comes first."""
     messages, replies = Counter[str](), Counter[str]()
     for chat in _READERS[name](files_with_chats(files, name)):
         said = [] if isinstance(chat, Reject) else [line for line in chat if line.kind in ("text", "bot")]
@@ -147,7 +147,8 @@ _MORNING = ("上午", "午前", "오전")
 _ORDERS = ((2, 1, 0), (2, 0, 1), (0, 1, 2))  # of year, month and day in a date
 _NO_TEXT = re.compile(
     r"(?:image|video|audio|sticker|GIF|document|Contact card) omitted|null|<[^<>\n/=]{5,60}>|\u200e.*|POLL:.*|"
-    r"[^\n]+\.\w{2,4} (?:\([^()\n]+\)|• ?\u200e.*)|Missed (?:voice|video) call|Waiting for this message\..*",
+    r"[^\n]+\.\w{2,4} (?:\([^()\n]+\)|• ?\u200e.*)|Missed (?:voice|video) call|"
+    r"(?:Waiting for this message|Messages and calls are end-to-end encrypted)\..*",
     re.DOTALL,
 )
 _CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
@@ -221,9 +222,9 @@ def _document(file: Path) -> Any:
             raise ValueError(f"{file}: not JSON: {error}") from error
 
 
-def _read(file: Path, entries: Any, line: Callable[[str, Any], Line], where: str = "messages") -> Chats:
+def _read(file: Path, entries: Any, line: Callable[[str, Any], Line]) -> Chats:
     if not isinstance(entries, list):
-        raise ValueError(f"{file}: expected a list of {where}, got {describe_value(entries)}")
+        raise ValueError(f"{file}: expected a list of messages, got {describe_value(entries)}")
     chat: list[Line] = []
     for number, entry in enumerate(entries, start=1):
         place = f"{file}: message {number}"
@@ -264,7 +265,8 @@ def _telegram_line(place: str, entry: Any) -> Line:
     text = "".join(part if isinstance(part, str) else part["text"] for part in parts)
     kind = "notice" if entry["type"] != "message" else "text" if text.strip() else "no_text"
     kind = "forwarded" if kind == "text" and entry.get("forwarded_from") else kind
-    return Line(place, _instant(entry["date"]), entry.get("from") or _DELETED_ACCOUNT, text, kind)
+    time = _instant(entry["date"]) if "date" in entry else datetime.fromtimestamp(float(entry["date_unixtime"]))
+    return Line(place, time, entry.get("from") or _DELETED_ACCOUNT, text, kind)
 
 
 def _discord(files: Sequence[Path]) -> Chats:
@@ -318,8 +320,7 @@ def _slack_line(place: str, entry: Any, users: dict[str, str]) -> Line:
 
     text = html.unescape(_LINK.sub(shown, entry.get("text") or ""))
     user = entry.get("user") or entry.get("bot_id") or ""
-    profile = dict(entry.get("user_profile") or {})
-    profile |= entry.get("bot_profile") or {}
+    profile = {**(entry.get("user_profile") or {}), **(entry.get("bot_profile") or {})}
     speaker = users.get(user) or profile.get("real_name") or profile.get("name") or entry.get("username") or user
     said = "bot" if entry.get("bot_id") or entry.get("subtype") == "bot_message" else "text"
     kind = "notice" if entry.get("subtype") not in _WITH_TEXT else said if text.strip() else "no_text"
@@ -384,8 +385,7 @@ def export_format(rows: Iterable[Any]) -> str | None:
     stamped = [row for row in rows if isinstance(row, str) and STAMP.match(row)]
     if rows and len(stamped) > len(rows) / 2:
         return "whatsapp"
-    entries = [entry for row in rows for entry in _inner(row)]
-    entries = [entry for entry in entries if isinstance(entry.get("author", {}), dict)]
+    entries = [entry for row in rows for entry in _inner(row) if isinstance(entry.get("author", {}), dict)]
     return next((name for name, keys in _KEYS.items() if any(keys <= entry.keys() for entry in entries)), None)
 
 
