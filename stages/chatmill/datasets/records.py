@@ -17,7 +17,6 @@ from chatmill.conversation import (
     IM_END,
     IM_START,
     Conversation,
-    Message,
     Record,
     check_turns,
     declared_tools,
@@ -31,6 +30,7 @@ from chatmill.datasets.formats.example import Document, Example, Extent, Reject,
 from chatmill.datasets.formats.registry import Dataset, open_dataset
 from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
+from chatmill.personal_data import redacted
 from chatmill.pipeline.outputs import SCRATCH
 from chatmill.pipeline.progress import log, progress
 from chatmill.workers import worker_pool
@@ -68,6 +68,7 @@ def entries_of(
     for entry in _entries(item, source, parameters, tally):
         if isinstance(entry, Reject):
             tally.reject(entry)
+            entry = replace(entry, detail=REDACTED) if parameters.redact else entry
         yield entry
 
 
@@ -76,7 +77,7 @@ def _entries(
 ) -> Iterator[Record | Reject]:
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
-        yield replace(item, detail=REDACTED) if parameters.redact else item
+        yield item
         return
     if isinstance(item, Document):
         yield _document(item, source, parameters, tally)
@@ -89,15 +90,13 @@ def _entries(
     turns, _, rules = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
-        detail = REDACTED if parameters.redact else entry.detail
-        yield Reject(entry.place, entry.reason, detail, *extent)
+        yield Reject(entry.place, entry.reason, entry.detail, *extent)
         return
     parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *rules, *item.notes]
     tally.keep(extent_of(turns) if parts or rules else extent, rules)
     yield entry
     for part in parts:
-        detail = REDACTED if parameters.redact else part.detail
-        yield Reject(item.place, part.reason, detail, *part.extent, part=True)
+        yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
 
 
 def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record | Reject:
@@ -120,9 +119,8 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
 
 
 def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
-    turn = Turn(Message.from_text("user", item.text))
-    (turn,), _, rules = redact([turn], ()) if parameters.redact else Repaired([turn], [], [])
-    extent, text = Extent(1, num_bytes(item.text)), escape(turn.message.text)
+    extent, rules = Extent(1, num_bytes(item.text)), list[str]()
+    text = escape(redacted(item.text, (), rules) if parameters.redact else item.text)
     tally.read(extent)
     problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
     if problem:

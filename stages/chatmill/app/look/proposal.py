@@ -142,8 +142,8 @@ def propose(sample: Sample) -> Trial:
 def _of_export(sample: Sample) -> Guess | None:
     """The guess of what a chat program wrote, with who replies most as the assistant; None for all else."""
     name = export_format(sample.rows) if sample.kind.is_json or sample.kind.is_text else None
-    if name is None or name not in LOGS:
-        return None if name is None else Guess(format=name)
+    if name not in LOGS:
+        return Guess(format=name) if name else None
     try:
         names = speakers(sample.files, name)
     except ValueError:
