@@ -22,16 +22,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from learning import BATCH, Chatmill, Data, measure, prepared, run, source
-from torch import Tensor, nn
+from torch import nn
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel
-from chatmill.model.layers import conversation_mask
 from chatmill.training import optimizer
 from chatmill.training import trainer as training
-from chatmill.training.optimizer import Optimizers, adamw, muon_adamw
+from chatmill.training.optimizer import Optimizers, adamw
 from chatmill.training.packing import Batch
 from chatmill.training.trainer import LossTotals, Trainer
 
@@ -41,40 +39,6 @@ CONTEXT, VOCAB_SIZE = 512, 2048
 def adamw_alone(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
     """AdamW for the matrices, too."""
     return adamw(model, learning_rate)
-
-
-class Clipping(Optimizers):
-    """Clips gradients to a norm of 1."""
-
-    def step(self, factor: float) -> None:
-        weights = [w for each in self.optimizers for group in each.param_groups for w in group["params"]]
-        nn.utils.clip_grad_norm_(weights, 1.0)
-        super().step(factor)
-
-
-class ZLoss(Trainer):
-    """Adds the z-loss, which keeps the logits' normaliser near 1."""
-
-    def _nats(
-        self, ids: Tensor, positions: Tensor, conversations: Tensor, targets: Tensor, *_: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
-            logits = self.model(ids, positions, conversation_mask(conversations))
-        logits = logits.float().flatten(0, 1)
-        nats = F.cross_entropy(logits, targets.flatten(), reduction="none")
-        return (nats + 1e-4 * logits.logsumexp(-1) ** 2).view(targets.shape), None
-
-
-class CautiousDecay(Optimizers):
-    """Weight decay of 0.1, only where an update makes a weight smaller."""
-
-    @torch.no_grad()
-    def step(self, factor: float) -> None:
-        weights = [w for group in self.optimizers[0].param_groups for w in group["params"]]
-        before = [weight.clone() for weight in weights]
-        super().step(factor)
-        for weight, old in zip(weights, before, strict=True):
-            weight.sub_(0.1 * self.learning_rate * old * ((weight - old) * old < 0))
 
 
 class BatchRamp(Trainer):
@@ -92,105 +56,6 @@ class BatchRamp(Trainer):
             self.completed_steps = completed
             totals = totals.plus(super().step([Batch(*map(joined, zip(*(rows[i] for i in part), strict=True)))]))
         return totals
-
-
-class TailAverage(Trainer):
-    """The weights in the end are their mean over the last tenth of the steps."""
-
-    def step(self, batches: Sequence[Batch]) -> LossTotals:
-        totals = super().step(batches)
-        weights = [weight.detach() for weight in self.model.parameters()]
-        if self.completed_steps <= 0.9 * self.steps:
-            self.sums, self.number = [torch.zeros_like(weight) for weight in weights], 0
-        else:
-            self.number += 1
-            for total, weight in zip(self.sums, weights, strict=True):
-                total += weight
-        if self.completed_steps >= self.steps and self.number:
-            for total, weight in zip(self.sums, weights, strict=True):
-                weight.copy_(total / self.number)
-        return totals
-
-
-class OuterNesterov(Trainer):
-    """Every five steps, a step of Nesterov's momentum along what they have changed (arXiv:2311.08105)."""
-
-    def step(self, batches: Sequence[Batch]) -> LossTotals:
-        weights = [weight.detach() for weight in self.model.parameters()]
-        if self.completed_steps == 0:
-            self.outer = [weight.clone() for weight in weights]
-            self.momenta = [torch.zeros_like(weight) for weight in weights]
-        totals = super().step(batches)
-        if self.completed_steps % 5 == 0:
-            for weight, outer, momentum in zip(weights, self.outer, self.momenta, strict=True):
-                change = weight - outer
-                momentum.mul_(0.5).add_(change, alpha=0.5)
-                outer.add_(change, alpha=0.75).add_(momentum, alpha=0.5)
-                weight.copy_(outer)
-        return totals
-
-
-class Growing(Trainer):
-    """Only the first half of the layers is there in the first third of the steps; the others start as the identity."""
-
-    def step(self, batches: Sequence[Batch]) -> LossTotals:
-        decoder, layers = self.model.model, self.model.model.layers
-        half = (len(layers) + 1) // 2
-        if self.completed_steps < self.steps / 3:
-            decoder.layers = layers[:half]
-            for weight in layers[half:].parameters():
-                weight.grad = torch.zeros_like(weight)
-        totals = super().step(batches)
-        decoder.layers = layers
-        return totals
-
-
-class Scaffold(Trainer):
-    """Embeddings of hashed pairs of tokens are added to those of tokens, with a weight that is 0 from mid-run on."""
-
-    rows = 1 << 14
-
-    def __init__(self, model: ChatModel, *arguments: Any, **options: Any) -> None:
-        super().__init__(model, *arguments, **options)
-        self.table = nn.Parameter(torch.zeros(self.rows, model.config.hidden_size))
-        self.adam = torch.optim.AdamW([self.table], lr=0.02, betas=(0.8, 0.95), weight_decay=0.0)
-        decoder, trainer = model.model, self
-
-        def forward(
-            ids: Tensor, table: Tensor, rotary: Any, mask: Tensor | None, cache: Any, *, last_only: bool
-        ) -> tuple[Tensor, None]:
-            weight = max(0.0, 1 - 2 * trainer.completed_steps / trainer.steps)
-            pairs = F.pad(ids, (1, 0))[:, :-1] * 1_000_003 + ids * 7_919
-            x = F.embedding(ids, table) + weight * F.embedding(pairs % trainer.rows, trainer.table)
-            for layer in decoder.layers:
-                x = layer(x, rotary, mask, cache)
-            return decoder.norm(x), None
-
-        model.model.forward = forward
-
-    def step(self, batches: Sequence[Batch]) -> LossTotals:
-        totals = super().step(batches)
-        self.adam.step()
-        self.adam.zero_grad()
-        return totals
-
-
-def softly_capped(cap: float) -> Callable[[ChatModel], None]:
-    """A function that caps a model's logits by a scaled tanh."""
-
-    def change(model: ChatModel) -> None:
-        plain = model.forward
-
-        def forward(*arguments: Any, **options: Any) -> Tensor:
-            return cap * torch.tanh(plain(*arguments, **options) / cap)
-
-        def nats(ids: Tensor, positions: Tensor, mask: Tensor, targets: Tensor, *_: Any) -> tuple[Tensor, None]:
-            logits = forward(ids, positions, mask).float().flatten(0, 1)
-            return F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape), None
-
-        model.forward, model.nats = forward, nats
-
-    return change
 
 
 def joined(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
@@ -242,16 +107,11 @@ CHOICES: dict[str, dict[str, Any]] = {
     "n-gram teacher": {"teacher": NGRAMS},
     "n-gram teacher, weight 0.9": {"teacher": NGRAMS, "teacher_weight": 0.9},
     "n-gram teacher, batch 2048, rate 0.018": {"teacher": NGRAMS, "batch": 2048, "rate": 0.018},
-    "cautious weight decay": {"optimizer": lambda *given: CautiousDecay(muon_adamw(*given).optimizers)},
     "batch from 1024 to 4096": {"trainer": BatchRamp},
     "batch from 1024 to 4096, rate 0.018": {"trainer": BatchRamp, "rate": 0.018},
     "short rows at first": {"short_first": 0.7},
     "queries begin at 1.5": {"change": larger_queries(1.5)},
     "queries begin at 2.5": {"change": larger_queries(2.5)},
-    "average of the last tenth": {"trainer": TailAverage},
-    "outer Nesterov steps": {"trainer": OuterNesterov},
-    "half the layers at first": {"trainer": Growing},
-    "hashed pairs as a scaffold": {"trainer": Scaffold},
     "momentum 0.9": {"constants": {"_MOMENTUM": 0.9}},
     "momentum 0.95": {"constants": {"_MOMENTUM": 0.95}},
     "embedding rate 0.45": {"constants": {"_EMBEDDING_RATE_FACTOR": 0.45}},
@@ -260,10 +120,6 @@ CHOICES: dict[str, dict[str, Any]] = {
     "constant": {"schedule": constant},
     "no warm-up": {"schedule": linear(0, 0.5)},
     "warm-down over all": {"schedule": linear(0.02, 1.0)},
-    "gradients clipped to 1": {"optimizer": lambda *given: Clipping(muon_adamw(*given).optimizers)},
-    "z-loss 1e-4": {"trainer": ZLoss},
-    "soft cap 15": {"change": softly_capped(15.0)},
-    "soft cap 30": {"change": softly_capped(30.0)},
     "float32": {"precision": "float32"},
     "bfloat16": {"precision": "bfloat16"},
     "prompt_loss_weight 0": {"prompt_weight": 0.0},
