@@ -19,7 +19,7 @@ REPAIR = "app/commands/test_repair.py"
 PARITY = "tokenizer/exporting/test_parity.py"
 
 PROMISES: dict[str, tuple[str, dict[str, float]]] = {  # the selection, and the numbers of a whole sweep
-    "training": ("test_resume.py -k changes_no_byte", {"KILLS": 100}),
+    "training": ("test_resume.py -k any_moment", {"KILLS": 100}),
     "edits": ("test_rerun.py test_pipeline.py", {}),
     "damage": (f"{REPAIR} -k all_damage", {"DAMAGES": 500}),
     "ids": (f"{PARITY} tokenizer/formats/test_tokenizer_loading.py -k same_everywhere", {"TEXTS": 250_000, "SHARE": 1}),
