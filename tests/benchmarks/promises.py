@@ -16,13 +16,15 @@ from xml.etree import ElementTree
 
 TESTS = Path(__file__).parents[1]
 REPAIR = "app/commands/test_repair.py"
-PARITY = "tokenizer/exporting/test_parity.py"
+PARITY = "tokenizer/exporting/test_parity.py::test_twenty_megabytes_of_texts_give_the_same_everywhere"
+LOADING = "tokenizer/formats/test_tokenizer_loading.py::test_every_export_gives_the_ids_of_the_original"
 
 PROMISES: dict[str, tuple[str, dict[str, float]]] = {  # the selection, and the numbers of a whole sweep
     "training": ("test_resume.py -k any_moment", {"KILLS": 100}),
+    "repro": ("test_killed_repro.py", {"KILLS": 200}),
     "edits": ("test_rerun.py test_pipeline.py", {}),
     "damage": (f"{REPAIR} -k all_damage", {"DAMAGES": 500}),
-    "ids": (f"{PARITY} tokenizer/formats/test_tokenizer_loading.py -k same_everywhere", {"TEXTS": 250_000, "SHARE": 1}),
+    "ids": (f"{PARITY} {LOADING}", {"TEXTS": 250_000, "SHARE": 1}),
     "team": ("test_team.py", {}),
 }
 
