@@ -24,6 +24,8 @@ PROMISES: dict[str, tuple[str, dict[str, float]]] = {  # the selection, and the 
     "repro": ("test_killed_repro.py", {"KILLS": 200}),
     "edits": ("test_rerun.py test_pipeline.py", {}),
     "damage": (f"{REPAIR} -k all_damage", {"DAMAGES": 500}),
+    "control": ("tokenizer/encoding -k no_text_gives", {"SHARE": 1}),
+    "datasets": ("datasets/formats -k mutated", {"SHARE": 1}),
     "ids": (f"{PARITY} {LOADING}", {"TEXTS": 250_000, "SHARE": 1}),
     "team": ("test_team.py", {}),
 }
@@ -35,7 +37,17 @@ def run(selection: str, numbers: dict[str, float], share: float) -> ElementTree.
     texts = {f"CHATMILL_{name}": str(n if name == "SHARE" else max(1, round(n))) for name, n in scaled.items()}
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-rs", "-n", "0", "-m", "slow or not slow", f"--junitxml={report}"]
+        options = [
+            "-q",
+            "-rs",
+            "-n",
+            "0",
+            "-m",
+            "slow or not slow",
+            "-o",
+            "junit_family=xunit1",
+            f"--junitxml={report}",
+        ]
         subprocess.run(
             [sys.executable, "-m", "pytest", *options, *selection.split()],
             cwd=TESTS,
