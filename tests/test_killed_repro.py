@@ -29,14 +29,8 @@ def allow_signals():
 
 
 def start(project):
-    return subprocess.Popen(
-        REPRO,
-        cwd=project.folder,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=allow_signals,
-    )
+    options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": allow_signals}
+    return subprocess.Popen(REPRO, cwd=project.folder, start_new_session=True, **options)
 
 
 def hashes(project):
@@ -78,7 +72,9 @@ def send(name, process, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", range(KILLS))
-def test_after_a_signal_at_any_moment_dvc_repro_ends_in_the_same_hashes(fresh, undisturbed, tmp_path, case):
+def test_after_a_signal_at_any_moment_dvc_repro_ends_in_the_same_hashes(
+    fresh, undisturbed, tmp_path, case, record_property
+):
     """Where dvc refuses to go on, `chatmill repair` helps."""
     expected, seconds = undisturbed
     randomly, number, name = random.Random(case), SIGNALS[case % 4], ("dvc", "group", "stage")[case % 3]
@@ -92,7 +88,7 @@ def test_after_a_signal_at_any_moment_dvc_repro_ends_in_the_same_hashes(fresh, u
     if again:
         repair = [sys.executable, "-m", "chatmill.app.cli", "repair"]
         subprocess.run(repair, cwd=project.folder, check=True)
-        print("repaired")
+        record_property("repaired", 1)
         again = start(project).wait(120)
     assert again == 0 and hashes(project) == expected
     for path, content in contents(project.folder).items():

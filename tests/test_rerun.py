@@ -2,17 +2,14 @@
 
 import importlib
 import random
-import shutil
 import subprocess
 import sys
 import time
 from contextlib import chdir
 from pathlib import Path
 
-import networkx
 import pytest
 import yaml
-from dvc.dependency import ParamsDependency
 from dvc.repo import Repo
 
 from chatmill.pipeline.params_file import read_params
@@ -34,87 +31,19 @@ PRETRAINED = "data/raw/external/pretrained"
 TYPES = "stages/chatmill/tokenizer/types"
 OTHER_TYPES = ("whitespace", "char", "byte", "wordpiece", "sentencepiece", "pretrained")
 
-PARAMETER_ROWS = [
-    ("prepare.skills.seed", ["prepare@skills", "mix", *AFTER_MIX]),
-    ("prepare.visits.max_reject_rate", ["prepare@visits", "mix", *AFTER_MIX]),
-    ("mix.near_duplicates", ["mix", *AFTER_MIX]),
-    ("train_tokenizer.type", AFTER_MIX),
-    ("train_tokenizer.vocab_size", AFTER_MIX),
-    ("train_tokenizer.max_bytes", AFTER_MIX),
-    ("train_tokenizer.bpe.pattern", AFTER_MIX),
-    ("train_tokenizer.bpe.buffer_size", AFTER_MIX),
-    ("train_tokenizer.wordpiece.pattern", []),
-    ("train_tokenizer.sentencepiece.algorithm", []),
-    ("export_tokenizer.formats", ["export_tokenizer", "benchmark", *REPORT]),
-    ("encode.template", ["encode", *AFTER_ENCODE]),
-    ("train_model.depth", AFTER_TEACHER),
-    ("train_model.steps", AFTER_TEACHER),
-    ("train_model.keep", AFTER_TEACHER),
-    ("train_model.embedding", AFTER_TEACHER),
-    ("train_model.source_weights", AFTER_TEACHER),
-    ("train_model.teacher_weight", AFTER_TEACHER),
-    ("train_model.start", AFTER_TEACHER),
-    ("train_model.initial", AFTER_MIX),
-    ("train_model.lora_rank", AFTER_TEACHER),
-    ("threads", AFTER_ENCODE),
-    ("score_teacher.ngram_order", AFTER_ENCODE),
-    ("score_teacher.teacher", AFTER_ENCODE),
-    ("train_soft_tokenizer.steps", ["train_soft_tokenizer", *REPORT]),
-    ("export_onnx.quantize", AFTER_EXPORT),
-    ("export_gguf.quantize", ["export_gguf"]),
-    ("evaluate.max_tokens", ["evaluate", *REPORT]),
-    ("evaluate.conversations", ["evaluate", *REPORT]),
-    ("evaluate.talk_prompts", ["evaluate", *REPORT]),
-    ("benchmark.repeats", ["benchmark", *REPORT]),
-    ("report.sample", REPORT),
-]
-
 PLANNED_PARAMETERS = [
     ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
     ("train_tokenizer.type", "byte", AFTER_MIX),
     ("train_model.source_weights", {"mill": 0.5, "skills": "30%"}, AFTER_TEACHER),
     ("threads", 1, AFTER_ENCODE),
     ("score_teacher.teacher", "data/raw/external/teacher/earlier", AFTER_ENCODE),
+    ("export_tokenizer.formats", ["binary"], ["export_tokenizer", "benchmark", *REPORT]),
+    ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
+    ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("export_gguf.quantize", ["f16"], ["export_gguf"]),
-]
-
-CODE_ROWS = [
-    ("stages/prepare.py", [*PREPARE, "mix", *AFTER_MIX]),
-    ("stages/chatmill/datasets/formats/skills.py", [*PREPARE, "mix", *AFTER_MIX]),
-    ("stages/mix.py", ["mix", *AFTER_MIX]),
-    ("stages/train_tokenizer.py", AFTER_MIX),
-    (f"{TYPES}/bpe.py", AFTER_MIX),
-    ("stages/chatmill/tokenizer/vocabulary/patterns.py", AFTER_MIX),
-    ("stages/chatmill/tokenizer/exporting/exports.py", ["export_tokenizer", "export_gguf", "benchmark", *REPORT]),
-    (f"{TYPES}/wordpiece.py", []),
-    (f"{TYPES}/byte.py", []),
-    ("stages/export_tokenizer.py", ["export_tokenizer", "benchmark", *REPORT]),
-    ("stages/encode.py", ["encode", *AFTER_ENCODE]),
-    ("stages/score_teacher.py", AFTER_ENCODE),
-    ("stages/chatmill/teacher/ngram_teacher.py", AFTER_ENCODE),
-    ("stages/chatmill/teacher/model_teacher.py", AFTER_ENCODE),
-    ("stages/chatmill/training/new_model.py", AFTER_TEACHER),
-    ("stages/train_model.py", AFTER_TEACHER),
-    ("stages/chatmill/training/packing.py", AFTER_TEACHER),
-    ("stages/train_soft_tokenizer.py", ["train_soft_tokenizer", *REPORT]),
-    ("stages/chatmill/soft_tokenizer/encoder_training.py", ["train_soft_tokenizer", *REPORT]),
-    ("stages/export_onnx.py", AFTER_EXPORT),
-    ("stages/chatmill/onnx_export/graphs.py", AFTER_EXPORT),
-    ("stages/export_gguf.py", ["export_gguf"]),
-    ("stages/chatmill/gguf_export/fields.py", ["export_gguf"]),
-    ("stages/evaluate.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/evaluation/answering.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/evaluation/ngram.py", ["evaluate", *REPORT]),
-    ("stages/chatmill/talk/persona.py", [*PREPARE, "mix", *AFTER_MIX]),
-    ("stages/chatmill/evaluation/corpus.py", ["evaluate", "train_soft_tokenizer", *REPORT]),
-    ("stages/benchmark.py", ["benchmark", *REPORT]),
-    ("stages/report.py", REPORT),
-    ("stages/chatmill/data_card.py", REPORT),
-    ("stages/chatmill/app/cli.py", []),
-    ("stages/chatmill/pipeline/progress.py", []),
-    ("stages/chatmill/pipeline/stage.py", []),
-    ("stages/chatmill/pipeline/params_file.py", []),
-    ("stages/chatmill/run_display.py", []),
+    ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
+    ("benchmark.repeats", 2, ["benchmark", *REPORT]),
+    ("report.sample", "Another.", REPORT),
 ]
 
 
@@ -122,26 +51,6 @@ def planned(project, **options):
     """The stages that `dvc repro` would run."""
     with chdir(project.folder), Repo() as repo:
         return [stage.name for stage in repo.reproduce(dry=True, **options)]
-
-
-@pytest.fixture(scope="module")
-def stages():
-    """All stages, as DVC reads them, and the graph of which needs which."""
-    with chdir(ROOT), Repo() as repo:
-        return repo.index.stages, repo.index.graph
-
-
-def affected(stages, name, *, downstream=True, outputs=False):
-    """The stages that have this file or dotted parameter as dependency (or output), and those after them."""
-    found = [
-        stage
-        for stage in stages[0]
-        for it in [*stage.deps, *(stage.outs if outputs else [])]
-        if any(_overlaps(name, part) for part in (it.params if isinstance(it, ParamsDependency) else [it.def_path]))
-    ]
-    if downstream:
-        found += [after for stage in found for after in networkx.ancestors(stages[1], stage)]
-    return sorted({stage.name for stage in found})
 
 
 def _overlaps(name, part):
@@ -165,11 +74,6 @@ def test_every_file_of_a_stage_has_the_mode_that_the_umask_gives(project, tmp_pa
     assert len(files) > 50 and {file.stat().st_mode for file in files} == {(tmp_path / "any").stat().st_mode}
 
 
-@pytest.mark.parametrize(("key", "expected"), PARAMETER_ROWS)
-def test_an_edited_parameter_reruns(stages, key, expected):
-    assert affected(stages, key) == sorted(expected)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("key", "value", "expected"), PLANNED_PARAMETERS)
 def test_dvc_plans_to_rerun(project, edited, key, value, expected):
@@ -182,21 +86,6 @@ def test_dvc_plans_to_rerun(project, edited, key, value, expected):
 def test_a_readme_beside_the_code_reruns_nothing(project, edited):
     edited("stages/chatmill/training/README.md", lambda content: content + b"More.\n")
     assert planned(project) == []
-
-
-@pytest.mark.slow
-def test_another_tokenizer_to_compare_reruns_what_reads_it_alone(project, edited):
-    edited("params.yaml", lambda content: content)
-    place = project.folder / "data/raw/external/compare_tokenizers/another.json"
-    shutil.copy(project.folder / "data/tokenizer/tokenizer.json", place)
-    project.edit({"evaluate.compare_tokenizers": [str(place.relative_to(project.folder))]})
-    assert sorted(planned(project, force_downstream=True)) == sorted(["evaluate", *REPORT])
-    place.unlink()
-
-
-@pytest.mark.parametrize(("file", "expected"), CODE_ROWS)
-def test_edited_code_reruns(stages, file, expected):
-    assert affected(stages, file) == sorted(expected)
 
 
 @pytest.mark.slow
@@ -320,7 +209,8 @@ def test_an_edit_of_any_file_is_seen_by_every_stage_that_opens_it(opened, record
         missed |= {name: readers - reruns} if readers - reruns else {}
         in_vain |= {name: reruns - readers} if reruns - readers else {}
     record_property("cases", len(chosen))
-    print(f"{sum(map(len, in_vain.values()))} reruns in vain of {len(chosen) * len(by_stage)} pairs: {in_vain}")
+    record_property("reruns in vain", sum(map(len, in_vain.values())))
+    record_property("files times stages", len(chosen) * len(by_stage))
     assert missed == {}
 
 

@@ -57,9 +57,13 @@ def run(selection: str, numbers: dict[str, float], share: float) -> ElementTree.
         return ElementTree.parse(report).getroot()
 
 
+def recorded(test: ElementTree.Element, name: str) -> int:
+    return sum(int(one.get("value", 0)) for one in test.iter("property") if one.get("name") == name)
+
+
 def count(test: ElementTree.Element) -> int:
     """The cases of a test: those that it recorded, or itself."""
-    return sum(int(one.get("value", 0)) for one in test.iter("property") if one.get("name") == "cases") or 1
+    return recorded(test, "cases") or 1
 
 
 def main() -> None:
@@ -72,6 +76,8 @@ def main() -> None:
     failed = [test for test in ran if test.find("failure") is not None or test.find("error") is not None]
     held = sum(count(test) for test in ran if test not in failed)
     skipped = f", {len(tests) - len(ran)} tests were skipped" if len(ran) < len(tests) else ""
+    for name in sorted({one.get("name", "") for test in ran for one in test.iter("property")} - {"cases"}):
+        print(f"{name}: {sum(recorded(test, name) for test in ran):,}")
     print(f"{options.name}: {held:,} of {sum(map(count, ran)):,} cases held{skipped}")
     sys.exit(bool(failed or not held))
 

@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -51,18 +50,6 @@ def test_a_sound_project_is_left_alone(project, repair):
     before = {file: file.stat() for file in project.rglob("*") if file.is_file() and "tmp" not in file.parts}
     assert repair() == ["nothing to repair"]
     assert {file: file.stat() for file in before} == before
-
-
-def test_damage_that_dvc_believes_is_removed_and_made_again(project, repair, capsys):
-    before = outputs(project)
-    for file in (project / "data/copy.txt", in_cache(project, TEXT)):
-        damage(file, "flip", Random(1))
-    assert repro(project) == []
-    lines = repair()
-    assert lines[-1] == "next: `dvc repro`"
-    assert repro(project) == ["copy"]
-    assert outputs(project) == before
-    assert main(["verify"]) == 0
 
 
 def test_a_sound_copy_is_used_before_anything_is_made_again(project, repair):
@@ -126,13 +113,6 @@ def test_data_that_no_stage_makes_is_never_removed(project, repair):
     assert any("`git checkout HEAD -- raw.txt` restores it" in line for line in lines)
     assert "large.txt: is not what its .dvc file says: `dvc add large.txt` records it, no sound copy is here" in lines
     assert any(line.startswith("data/fold/notes.txt: was not written by fold: move it") for line in lines)
-
-
-@pytest.mark.parametrize("text", ["", '{"write": {', "[]", '{"write": {"data": {"pid": %d, "cmd": "dvc repro"}}}'])
-def test_a_stale_lock_is_cleared(project, repair, text):
-    (project / ".dvc/tmp/rwlock").write_text(text % dead_pid() if "%" in text else text)
-    assert repair()[0].startswith(".dvc/tmp/rwlock: ")
-    assert json.loads((project / ".dvc/tmp/rwlock").read_text()) == {}
 
 
 def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_ones_not(project, repair):
@@ -210,7 +190,7 @@ def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, s
         assert "up to date" in copy.dvc("status")
         assert main(["verify"]) == 0
         capsys.readouterr()
-        planted = corruption.plant(copy.folder, min(DAMAGES, 20), seed, pulled=False)
+        planted = corruption.plant(copy.folder, min(DAMAGES, 20), seed)
         assert main(["verify"]) == 1
         lines = capsys.readouterr().out.splitlines()
         assert corruption.unreported(planted, lines) == []
