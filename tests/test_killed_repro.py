@@ -72,9 +72,7 @@ def send(name, process, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", range(KILLS))
-def test_after_a_signal_at_any_moment_dvc_repro_ends_in_the_same_hashes(
-    fresh, undisturbed, tmp_path, case, record_property
-):
+def test_after_any_signal_dvc_repro_ends_in_the_same_hashes(fresh, undisturbed, tmp_path, case, record_property):
     """Where dvc refuses to go on, `chatmill repair` helps."""
     expected, seconds = undisturbed
     randomly, number, name = random.Random(case), SIGNALS[case % 4], ("dvc", "group", "stage")[case % 3]

@@ -15,7 +15,6 @@ import pytest
 
 from chatmill.training.checkpoint import Checkpoint
 from support.paths import SOURCE
-from support.project import copy_project
 from support.training_runs import run_training as train
 from support.training_runs import training_command, write_tokens
 
@@ -214,24 +213,3 @@ def test_tokens_that_were_cut_are_refused(tokens, tmp_path):
     os.truncate(ids, ids.stat().st_size - 100)
     with pytest.raises(ValueError, match=rf"^{ids} is damaged or was edited: recreate the folder"):
         train(tmp_path, tmp_path)
-
-
-@pytest.mark.slow
-def test_dvc_repro_goes_on_and_writes_the_same_bytes(tmp_path):
-    project = copy_project(tmp_path, git=False)
-    project.edit({"train_model.steps": 200, "train_model.checkpoint_every": 2})
-    project.repro("encode")
-    command = [sys.executable, "-m", "dvc", "repro", "train_model"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    while not list(tmp_path.glob(".cache/resume/*/*.safetensors")) and process.poll() is None:
-        time.sleep(0.05)
-    files = [tmp_path / name for name in ("data/model/model.safetensors", "data/metrics/train.tsv")]
-    begun = files[1].read_bytes()
-    process.kill()
-    process.wait()
-    assert project.repro("train_model") == ["train_model"]
-    assert files[1].read_bytes().startswith(begun) and begun.count(b"\n") > 1
-    resumed = [file.read_bytes() for file in files]
-    assert not list(tmp_path.glob(".cache/resume"))
-    project.repro("--force", "--single-item", "train_model")
-    assert [file.read_bytes() for file in files] == resumed
