@@ -19,7 +19,6 @@ from support.project import copy_project
 
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-REPRO = [sys.executable, "-m", "dvc", "repro", "encode"]
 
 
 def allow_signals():
@@ -30,7 +29,9 @@ def allow_signals():
 
 def start(project):
     options = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "preexec_fn": allow_signals}
-    return subprocess.Popen(REPRO, cwd=project.folder, start_new_session=True, **options)
+    return subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro", "encode"], cwd=project.folder, start_new_session=True, **options
+    )
 
 
 def hashes(project):
@@ -58,16 +59,10 @@ def undisturbed(fresh, tmp_path_factory):
 
 def send(name, process, number):
     """Send a signal to dvc, to its whole group, or to the stage; False where there is none at this moment."""
-    if name == "group":
-        os.killpg(process.pid, number)
-    elif name == "dvc":
-        process.send_signal(number)
-    else:
-        children = [child for child in psutil.Process(process.pid).children() if "stages/" in " ".join(child.cmdline())]
-        for child in children:
-            child.send_signal(number)
-        return bool(children)
-    return True
+    if name != "stage":
+        return (os.killpg if name == "group" else os.kill)(process.pid, number) is None
+    stages = [child for child in psutil.Process(process.pid).children() if "stages/" in " ".join(child.cmdline())]
+    return any(stage.send_signal(number) is None for stage in stages)
 
 
 @pytest.mark.slow

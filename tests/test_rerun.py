@@ -37,13 +37,9 @@ PLANNED_PARAMETERS = [
     ("train_model.source_weights", {"mill": 0.5, "skills": "30%"}, AFTER_TEACHER),
     ("threads", 1, AFTER_ENCODE),
     ("score_teacher.teacher", "data/raw/external/teacher/earlier", AFTER_ENCODE),
-    ("export_tokenizer.formats", ["binary"], ["export_tokenizer", "benchmark", *REPORT]),
-    ("train_soft_tokenizer.steps", 5, ["train_soft_tokenizer", *REPORT]),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("export_gguf.quantize", ["f16"], ["export_gguf"]),
-    ("evaluate.max_tokens", 5, ["evaluate", *REPORT]),
     ("benchmark.repeats", 2, ["benchmark", *REPORT]),
-    ("report.sample", "Another.", REPORT),
 ]
 
 

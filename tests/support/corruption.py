@@ -127,7 +127,7 @@ class Planter:
 
     def run(self):
         files = sorted((self.project / ".dvc/cache/runs").glob("*/*/*"))
-        file, way = self.randomly.choice(files), self.randomly.choice(["truncate", "empty"])
+        file, way = self.randomly.choice(files), self.randomly.choice(["truncate", "empty", "delete"])
         damage(file, way, self.randomly)
         self.planted.append((f"{way} run", [str(file.relative_to(self.project))]))
 

@@ -146,23 +146,6 @@ def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
     assert (project / "data/copy.txt").exists()
 
 
-def test_no_empty_folder_is_left_in_the_run_cache_where_dvc_fails_at_it(project, repair, capsys):
-    before = outputs(project)
-    first, second, *_ = sorted(project.glob(".dvc/cache/runs/*/*/*"))
-    damage(first, "truncate", Random(1))
-    second.unlink()  # as DVC itself does where it cannot read one
-    assert main(["verify"]) == 1
-    reported = capsys.readouterr().out
-    for place in (first, second.parent):
-        assert f"{place.relative_to(project)}: is a damaged entry of the run cache" in reported
-    assert sum("damaged entry of the run cache: removed" in line for line in repair()) == 2
-    assert not first.parent.exists() and not second.parent.exists()
-    (project / "dvc.lock").unlink()
-    repro(project)
-    assert outputs(project) == before
-    assert main(["verify"]) == 0
-
-
 def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
     remote = project.with_name("remote")
     with Repo(".") as repo:
