@@ -147,21 +147,15 @@ if "DVC_STAGE" in os.environ:
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory):
     """A project after its run, and by stage which of its files Python opened, modules included."""
-    project, hook, found = (
-        copy_project(tmp_path_factory.mktemp("opened"), git=False),
-        tmp_path_factory.mktemp("hook"),
-        {},
-    )
+    project, found = copy_project(tmp_path_factory.mktemp("opened"), git=False), {}
+    hook = tmp_path_factory.mktemp("hook")
     (hook / "sitecustomize.py").write_text(RECORD)
     project.dvc("repro", PYTHONPATH=str(hook), OPENED=str(hook / "log"))
     for line in (hook / "log").read_text().splitlines():
         stage, path = line.split(" ", 1)
         name = path.removeprefix(f"{project.folder}/")
-        if (
-            name != path
-            and ".cache/" not in name
-            and not any(_overlaps(name, out) for out in outputs_of(project, stage))
-        ):
+        is_own = any(_overlaps(name, out) for out in outputs_of(project, stage))
+        if name != path and not is_own and ".cache/" not in name and Path(path).is_file():
             found.setdefault(stage, set()).add(name)
     return project, found
 

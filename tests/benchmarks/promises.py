@@ -14,20 +14,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
-TESTS = Path(__file__).parents[1]
-REPAIR = "app/commands/test_repair.py"
-PARITY = "tokenizer/exporting/test_parity.py::test_twenty_megabytes_of_texts_give_the_same_everywhere"
-LOADING = "tokenizer/formats/test_tokenizer_loading.py::test_every_export_gives_the_ids_of_the_original"
+ROOT = Path(__file__).parents[2]
+REPAIR = "tests/app/commands/test_repair.py"
+PARITY = "tests/tokenizer/exporting/test_parity.py::test_twenty_megabytes_of_texts_give_the_same_everywhere"
+LOADING = "tests/tokenizer/formats/test_tokenizer_loading.py::test_every_export_gives_the_ids_of_the_original"
 
 PROMISES: dict[str, tuple[str, dict[str, float]]] = {  # the selection, and the numbers of a whole sweep
-    "training": ("test_resume.py -k any_moment", {"KILLS": 100}),
-    "repro": ("test_killed_repro.py", {"KILLS": 200}),
-    "edits": ("test_rerun.py test_pipeline.py", {}),
+    "training": ("tests/test_resume.py -k any_moment", {"KILLS": 100}),
+    "repro": ("tests/test_killed_repro.py", {"KILLS": 200}),
+    "edits": ("tests/test_rerun.py tests/test_pipeline.py", {"SHARE": 1}),
     "damage": (f"{REPAIR} -k all_damage", {"DAMAGES": 500}),
-    "control": ("tokenizer/encoding -k no_text_gives", {"SHARE": 1}),
-    "datasets": ("datasets/formats -k mutated", {"SHARE": 1}),
+    "control": ("tests/tokenizer/encoding -k no_text_gives", {"SHARE": 1}),
+    "datasets": ("tests/datasets/formats -k mutated", {"SHARE": 1}),
     "ids": (f"{PARITY} {LOADING}", {"TEXTS": 250_000, "SHARE": 1}),
-    "team": ("test_team.py", {}),
+    "team": ("tests/test_team.py", {}),
 }
 
 
@@ -50,7 +50,7 @@ def run(selection: str, numbers: dict[str, float], share: float) -> ElementTree.
         ]
         subprocess.run(
             [sys.executable, "-m", "pytest", *options, *selection.split()],
-            cwd=TESTS,
+            cwd=ROOT,
             env=os.environ | texts,
             check=False,
         )
