@@ -26,6 +26,7 @@ from chatmill.pipeline.signatures import MAX_POSITIONAL, signature_of
 from chatmill.report.summary import table_of_latency, table_of_sources, table_of_validation
 from chatmill.training.validation import HEADER
 from support.paths import ROOT, SOURCE
+from support.project import PLUMBING
 
 PARAMS = read_params(ROOT / "params.yaml")
 MAINS = {file.stem: importlib.import_module(file.stem).main for file in SOURCE.glob("*.py")}
@@ -42,17 +43,6 @@ STAGES = {name: flat(stage) for name, stage in PIPELINE["stages"].items()}
 SUMMARY = "data/metrics/summary.json"
 MOST_IN_VAIN = 0.022  # of all pairs of a module and a stage
 MOST_IN_VAIN_OF_TRAINING = 0.015  # of the modules
-PLUMBING = {  # cannot change an output: edits of it rerun nothing
-    "chatmill/pipeline/progress.py",  # progress bars and log lines
-    "chatmill/pipeline/stage.py",  # starts a stage, prints its error
-    "chatmill/pipeline/outputs.py",  # locks, and renames that complete an output
-    "chatmill/pipeline/processes.py",  # ends processes with their parent; which errors are one line
-    "chatmill/pipeline/params_file.py",  # refuses parameters; their values are dependencies themselves
-    "chatmill/pipeline/signatures.py",  # the command line, and what a parameter accepts in words
-    "chatmill/pipeline/schema.py",  # writes params.schema.json
-    "chatmill/workers.py",  # in which process something is computed, not what
-    "chatmill/run_display.py",  # what training shows, how much memory it needs
-}
 each_stage = pytest.mark.parametrize("name", STAGES)
 
 

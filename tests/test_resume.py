@@ -9,16 +9,17 @@ import signal
 import subprocess
 import sys
 import time
+from functools import cache
 
 import pytest
 
 from chatmill.training.checkpoint import Checkpoint
 from support.paths import SOURCE
-from support.project import copy_project
 from support.training_runs import run_training as train
 from support.training_runs import training_command, write_tokens
 
 KILLS = int(os.environ.get("CHATMILL_KILLS", "20"))
+KINDS = ("new", "fine-tuned", "lora", "new", "fine-tuned", "lora", "compiled")
 LENGTH = {"steps": 150, "checkpoint_every": 3}
 EVERY_RUN = re.compile(
     r" is answered | starts from counted bigrams: | epochs of |: warning: .* epochs |: [\d,]+ of |: trained for "
@@ -85,32 +86,50 @@ def whole(tokens, tmp_path_factory):
     return Run(tmp_path_factory.mktemp("whole"), tokens).timed()
 
 
-def kill_at_random(run, whole, kills):
-    """Kill it `kills` times; if it finished before, compare its outputs and start again."""
-    randomly, finished, seconds = random.Random(kills), 0, whole.seconds
-    for _ in range(kills):
-        from_the_beginning, start, process = not run.states(), time.monotonic(), run.start()
-        try:
-            code = process.wait(timeout=randomly.uniform(0.3, 1) * seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            code = process.wait()
-        if code == 0:
-            assert run.results() == whole.results()
-            finished += 1
-            seconds = time.monotonic() - start if from_the_beginning else seconds  # other programs slowed down `whole`
-    assert finished < kills
-    code, output = run.finish()
-    assert code == 0 and (output == "" or RESUMES.fullmatch(output))  # the last may have been killed before a state
-    assert run.results() == whole.results()
-    assert sorted(os.listdir(run.folder)) == [".cache", "model", "params.yaml", "train.tsv"]
-    assert set(os.listdir(run.folder / ".cache")) == {"locks", "seconds"}
+@pytest.fixture(scope="module")
+def uninterrupted(tokens, tmp_path_factory):
+    """Gives the run of each kind that was not interrupted."""
+
+    @cache
+    def run(kind):
+        folder = tmp_path_factory.mktemp(kind)
+        if kind in ("fine-tuned", "lora"):
+            train(tokens, folder / "earlier", depth=2)
+        return Run(folder / "run", tokens, **changes_of(kind, folder)).timed()
+
+    return run
+
+
+def changes_of(kind, folder):
+    earlier = {"initial": str(folder / "earlier/model")}
+    return {"new": {}, "compiled": {"compile": True}, "fine-tuned": earlier, "lora": earlier | {"lora_rank": 4}}[kind]
+
+
+def is_killed(run, seconds, *, writing):
+    """Kill a run after some seconds, or while it then writes its next state; whether it had not ended before."""
+    process = run.start()
+    time.sleep(seconds)
+    while writing and process.poll() is None and not list(run.folder.glob(".cache/resume/*/part")):
+        pass
+    process.kill()
+    process.communicate()
+    return process.returncode != 0
 
 
 @pytest.mark.slow
-def test_kills_change_no_byte_and_leave_nothing(tokens, tmp_path):
-    whole, killed = (Run(tmp_path / name, tokens, steps=1000) for name in ("whole", "killed"))
-    kill_at_random(killed, whole.timed(), KILLS)
+@pytest.mark.parametrize("number", range(max(KILLS, len(KINDS))))
+def test_a_kill_at_any_moment_changes_no_byte_and_leaves_nothing(tokens, uninterrupted, tmp_path, number):
+    """In one of the 17 epochs, before them, or after them; every second one while a state is written."""
+    randomly, kind = random.Random(number), KINDS[number % len(KINDS)]
+    whole = uninterrupted(kind)
+    run = Run(tmp_path / "run", tokens, **changes_of(kind, whole.folder.parent))
+    while not is_killed(run, randomly.uniform(0.2, 0.9) * whole.seconds, writing=number % 2):
+        assert run.results() == whole.results()
+    code, output = run.finish()
+    assert code == 0 and (output == "" or RESUMES.fullmatch(output))  # it may have been killed before a state
+    assert run.results() == whole.results()
+    assert sorted(os.listdir(run.folder)) == [".cache", "model", "params.yaml", "train.tsv"]
+    assert set(os.listdir(run.folder / ".cache")) == {"locks", "seconds"}
 
 
 @pytest.mark.slow
@@ -194,24 +213,3 @@ def test_tokens_that_were_cut_are_refused(tokens, tmp_path):
     os.truncate(ids, ids.stat().st_size - 100)
     with pytest.raises(ValueError, match=rf"^{ids} is damaged or was edited: recreate the folder"):
         train(tmp_path, tmp_path)
-
-
-@pytest.mark.slow
-def test_dvc_repro_goes_on_and_writes_the_same_bytes(tmp_path):
-    project = copy_project(tmp_path, git=False)
-    project.edit({"train_model.steps": 200, "train_model.checkpoint_every": 2})
-    project.repro("encode")
-    command = [sys.executable, "-m", "dvc", "repro", "train_model"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    while not list(tmp_path.glob(".cache/resume/*/*.safetensors")) and process.poll() is None:
-        time.sleep(0.05)
-    files = [tmp_path / name for name in ("data/model/model.safetensors", "data/metrics/train.tsv")]
-    begun = files[1].read_bytes()
-    process.kill()
-    process.wait()
-    assert project.repro("train_model") == ["train_model"]
-    assert files[1].read_bytes().startswith(begun) and begun.count(b"\n") > 1
-    resumed = [file.read_bytes() for file in files]
-    assert not list(tmp_path.glob(".cache/resume"))
-    project.repro("--force", "--single-item", "train_model")
-    assert [file.read_bytes() for file in files] == resumed

@@ -75,14 +75,14 @@ def contents(project):
 class Planter:
     """Plants random damage; `planted` says for each where a report must point, as alternatives."""
 
-    def __init__(self, project: Path, seed: int, *, pulled: bool) -> None:
-        self.project, self.randomly, self.pulled = project, random.Random(seed), pulled
+    def __init__(self, project: Path, seed: int) -> None:
+        self.project, self.randomly = project, random.Random(seed)
         self.files, self.folders = outputs(project), folders(project)
         self.untouched = sorted(self.files)
         self.planted = []
 
     def _repeatable(self, path):
-        return self.pulled or not path.startswith(UNREPEATABLE)
+        return not path.startswith(UNREPEATABLE)
 
     def _same(self, path):
         """The outputs with the content of this one, which share its object."""
@@ -127,7 +127,7 @@ class Planter:
 
     def run(self):
         files = sorted((self.project / ".dvc/cache/runs").glob("*/*/*"))
-        file, way = self.randomly.choice(files), self.randomly.choice(["truncate", "empty"])
+        file, way = self.randomly.choice(files), self.randomly.choice(["truncate", "empty", "delete"])
         damage(file, way, self.randomly)
         self.planted.append((f"{way} run", [str(file.relative_to(self.project))]))
 
@@ -158,18 +158,13 @@ class Planter:
         file.write_bytes(self.randomly.choice([b"", bytes(100), b"stages: [", marked, content[:40]]))
         self.planted.append(("dvc.lock", ["dvc.lock"]))
 
-    def letter(self):
-        """Flip one letter of dvc.lock, in a tree that is sound otherwise."""
-        damage(self.project / "dvc.lock", "flip", self.randomly)
-        self.planted.append(("letter of dvc.lock", [""]))
-
 
 KINDS = ("output", "object", "both", "folder", "run", "rwlock", "scratch", "temporary")
 
 
-def plant(project, count, seed, *, pulled):
+def plant(project, count, seed):
     """Plant this many damages of all kinds."""
-    planter = Planter(project, seed, pulled=pulled)
+    planter = Planter(project, seed)
     if seed % 4 == 0:
         planter.lock()
     while len(planter.planted) < count:

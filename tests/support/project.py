@@ -19,6 +19,17 @@ TINY |= {"train_model.compile": False, "train_soft_tokenizer.features": 64, "tra
 TINY |= {"train_soft_tokenizer.conversations": 10, "evaluate.max_tokens": 4, "evaluate.conversations": 60}
 TINY |= {"evaluate.skill_prompts": 1, "evaluate.talk_prompts": 2}
 TINY |= {"benchmark.prompt_tokens": [16], "benchmark.new_tokens": 2, "benchmark.repeats": 1}
+PLUMBING = {  # cannot change an output: edits of it rerun nothing
+    "chatmill/pipeline/progress.py",  # progress bars and log lines
+    "chatmill/pipeline/stage.py",  # starts a stage, prints its error
+    "chatmill/pipeline/outputs.py",  # locks, and renames that complete an output
+    "chatmill/pipeline/processes.py",  # ends processes with their parent; which errors are one line
+    "chatmill/pipeline/params_file.py",  # refuses parameters; their values are dependencies themselves
+    "chatmill/pipeline/signatures.py",  # the command line, and what a parameter accepts in words
+    "chatmill/pipeline/schema.py",  # writes params.schema.json
+    "chatmill/workers.py",  # in which process something is computed, not what
+    "chatmill/run_display.py",  # what training shows, how much memory it needs
+}
 
 
 class Project:

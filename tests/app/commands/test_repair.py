@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import subprocess
@@ -51,18 +50,6 @@ def test_a_sound_project_is_left_alone(project, repair):
     before = {file: file.stat() for file in project.rglob("*") if file.is_file() and "tmp" not in file.parts}
     assert repair() == ["nothing to repair"]
     assert {file: file.stat() for file in before} == before
-
-
-def test_damage_that_dvc_believes_is_removed_and_made_again(project, repair, capsys):
-    before = outputs(project)
-    for file in (project / "data/copy.txt", in_cache(project, TEXT)):
-        damage(file, "flip", Random(1))
-    assert repro(project) == []
-    lines = repair()
-    assert lines[-1] == "next: `dvc repro`"
-    assert repro(project) == ["copy"]
-    assert outputs(project) == before
-    assert main(["verify"]) == 0
 
 
 def test_a_sound_copy_is_used_before_anything_is_made_again(project, repair):
@@ -128,13 +115,6 @@ def test_data_that_no_stage_makes_is_never_removed(project, repair):
     assert any(line.startswith("data/fold/notes.txt: was not written by fold: move it") for line in lines)
 
 
-@pytest.mark.parametrize("text", ["", '{"write": {', "[]", '{"write": {"data": {"pid": %d, "cmd": "dvc repro"}}}'])
-def test_a_stale_lock_is_cleared(project, repair, text):
-    (project / ".dvc/tmp/rwlock").write_text(text % dead_pid() if "%" in text else text)
-    assert repair()[0].startswith(".dvc/tmp/rwlock: ")
-    assert json.loads((project / ".dvc/tmp/rwlock").read_text()) == {}
-
-
 def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_ones_not(project, repair):
     with subprocess.Popen([sys.executable, "-c", ""]) as zombie:
         while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE:
@@ -166,23 +146,6 @@ def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
     assert (project / "data/copy.txt").exists()
 
 
-def test_no_empty_folder_is_left_in_the_run_cache_where_dvc_fails_at_it(project, repair, capsys):
-    before = outputs(project)
-    first, second, *_ = sorted(project.glob(".dvc/cache/runs/*/*/*"))
-    damage(first, "truncate", Random(1))
-    second.unlink()  # as DVC itself does where it cannot read one
-    assert main(["verify"]) == 1
-    reported = capsys.readouterr().out
-    for place in (first, second.parent):
-        assert f"{place.relative_to(project)}: is a damaged entry of the run cache" in reported
-    assert sum("damaged entry of the run cache: removed" in line for line in repair()) == 2
-    assert not first.parent.exists() and not second.parent.exists()
-    (project / "dvc.lock").unlink()
-    repro(project)
-    assert outputs(project) == before
-    assert main(["verify"]) == 0
-
-
 def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
     remote = project.with_name("remote")
     with Repo(".") as repo:
@@ -202,7 +165,7 @@ def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(max(1, DAMAGES // 20)))
-def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, seed, capsys):
+def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, seed, capsys, record_property):
     """20 damages at a time; `CHATMILL_DAMAGES=200` plants as many as that."""
     expected = corruption.contents(git_project.folder)
     copy = git_project.copy(tmp_path / "copy")
@@ -210,9 +173,13 @@ def test_all_damage_to_the_pipeline_is_found_and_healed(git_project, tmp_path, s
         assert "up to date" in copy.dvc("status")
         assert main(["verify"]) == 0
         capsys.readouterr()
-        planted = corruption.plant(copy.folder, min(DAMAGES, 20), seed, pulled=False)
+        planted = corruption.plant(copy.folder, min(DAMAGES, 20), seed)
         assert main(["verify"]) == 1
-        assert corruption.unreported(planted, capsys.readouterr().out.splitlines()) == []
+        lines = capsys.readouterr().out.splitlines()
+        assert corruption.unreported(planted, lines) == []
+        lists_are_whole = not any(" list of " in what or what == "dvc.lock" for what, _ in planted)
+        assert not lists_are_whole or not [line for line in lines if "no output of this dvc.lock" in line]
+        record_property("cases", len(planted))
         assert main(["repair"]) == 0
         copy.repro()
         assert corruption.contents(copy.folder) == expected

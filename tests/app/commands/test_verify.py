@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from chatmill.app.cli import main
-from support.corruption import damage, dead_pid
+from support.corruption import damage
 from support.small_project import in_cache, write_project
 
 TEXT = b"some text\n" * 20
@@ -63,16 +63,6 @@ def test_outputs_that_are_not_checked_out_are_missing(project, verify):
             ("sum.json", "run `dvc repro`"),
         )
     ]
-
-
-def test_what_killed_commands_left_is_named(project, verify):
-    (project / ".dvc/tmp/rwlock").write_text('{"write": {')
-    scratch = project / f"data/.cache/{dead_pid()}"
-    scratch.mkdir(parents=True)
-    (project / ".dvc/cache/files/md5/00").mkdir(exist_ok=True)
-    (project / ".dvc/cache/files/md5/00/.x.tmp").touch()
-    named = [line.split(": ")[0] for line in verify()]
-    assert named == [".dvc/tmp/rwlock", ".dvc/cache/files/md5/00/.x.tmp", str(scratch.relative_to(project))]
 
 
 def test_remotes_on_disk_are_checked_and_others_named(project, verify, capsys):

@@ -10,6 +10,7 @@ from chatmill.app.cli import main
 from chatmill.conversation import Record, parse
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import SourceParameters, Tally
+from support.mutated_files import check_mutations
 
 ANDROID = """\
 31.12.23, 22:58 - Nachrichten und Anrufe sind Ende-zu-Ende-verschlüsselt.
@@ -44,6 +45,7 @@ TALK = [
     ("2024-01-01T09:00:00", "Anna", "Frohes neues Jahr!"),
     ("2024-01-01T09:30:00", "Ben", "Danke: dir auch"),
 ]
+EXPORTS = [("android", "whatsapp"), ("ios", "whatsapp"), ("telegram", "telegram"), ("discord", "discord")]
 FIRST = ["user: Kommst du?", "assistant: Ja,\ngleich.", "user: Bring Brot mit!", "assistant: Mach ich"]
 SECOND = ["user: Frohes neues Jahr!", "assistant: Danke: dir auch"]
 
@@ -217,3 +219,12 @@ def test_long_lines_take_no_longer_than_their_length(tmp_path):
     texts = [" " * 500_000 + "x", "a.b " * 200_000, "a.txt (b " * 100_000, "\u200e" * 200_000 + "x", "< a" * 200_000]
     file.write_text("".join(f"1/31/24, 9:00 AM - Ben: {text}\n" for text in texts))
     assert read(file, "whatsapp")[1] == {"one_sided": 5}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "format"), EXPORTS)
+def test_all_of_a_mutated_export_is_kept_or_counted(tmp_path, name, format, record_property, capfd):
+    file = write(tmp_path, name)
+    count, refused = check_mutations(file, file.read_bytes(), 20, format=format, roles={"assistant": "ben"})
+    record_property("cases", count)
+    record_property("refused", refused)

@@ -9,6 +9,7 @@ import yaml
 from chatmill.datasets.formats.example import Document, Reject
 from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
+from support.mutated_files import check_mutations
 
 JSON = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yo"}]}'
 PAIR = ["u:Hi a:Yo"]
@@ -363,3 +364,13 @@ def test_a_wrong_hub_descriptor_is_named_and_so_is_a_missing_library(tmp_path, m
     (tmp_path / "a.yaml").write_text(content)
     with pytest.raises(ValueError, match=problem):
         read(tmp_path / "a.yaml", "hub")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(FORMATS)))
+def test_all_of_a_mutated_file_is_kept_or_counted(tmp_path, number, record_property, capfd):
+    name, file, content, _ = FORMATS[number]
+    content = content if isinstance(content, bytes) else content.encode()
+    count, refused = check_mutations(tmp_path / file, content, len(FORMATS), format=name)
+    record_property("cases", count)
+    record_property("refused", refused)

@@ -1,11 +1,13 @@
 import json
+import random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.conversation import CONTROL_TOKENS, conversation_segments
+from chatmill.conversation import CONTROL_TOKENS, Message, conversation_segments
+from chatmill.inference.chat_template import open_template
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load
@@ -14,6 +16,8 @@ from chatmill.tokenizer.vocabulary.patterns import PATTERN_SAMPLE, resolve
 from chatmill.tokenizer.vocabulary.tokenizer_folder import TOKENIZER_JSON, add_special_tokens, write_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import to_json
 from support.conversations import HOSTILE, MESSAGES
+from support.paths import SHARED
+from support.texts import FORGED, FRACTION
 
 WORDS = (
     "the user said that there was naïve talk about the weather in the café and that they'd rather walk there today\n"
@@ -164,3 +168,52 @@ def test_fastokens_gives_the_ids_of_tiktoken_and_takes_over(trained):
     expected = to_tiktoken_encoding(tokenizer.vocabulary).encode_ordinary_batch(texts)
     assert [tokenizer.encode(texts) == expected for _ in range(4)] == [True] * 4
     check_flat(tokenizer, texts, expected)
+
+
+def typed_texts(count, names):
+    """Batches of texts of names of control tokens, whole, cut, escaped and between other characters."""
+    pick = random.Random(1)
+    parts = [*names, *(name[:-1] for name in names), *(name[1:] for name in names), *FORGED.split()]
+    parts += ["<|", "|>", "<\\|", "\\", "<", "|", " ", "\n", "a", "user", "中", "\u2581", "\u200b", "\0", "##"]
+    for _ in range(max(1, count // 1000)):
+        yield ["".join(pick.choices(parts, k=pick.randint(1, 8))) for _ in range(1000)]
+
+
+def dialogue(asked, answered):
+    return [Message.from_text("user", asked), Message.from_text("assistant", answered)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["chatml", "markers"])
+@pytest.mark.parametrize("name", TYPES)
+def test_no_text_gives_a_control_id(trained, name, template, record_property):
+    """A million texts over all types and templates: each is asked and answered."""
+    tokenizer = trained[name]
+    (expected, _) = tokenizer.encode_segments(conversation_segments(dialogue("a", "b"), template))
+    expected = [i for i in expected if i >= tokenizer.num_text]
+    for texts in typed_texts(int(62_500 * FRACTION), [*CONTROL_TOKENS, "<|mood|>", "<|unused_0|>"]):
+        ids = tokenizer.encode_conversations([conversation_segments(dialogue(text, text), template) for text in texts])
+        assert ids.ids[ids.ids >= tokenizer.num_text].tolist() == expected * len(texts)
+        record_property("cases", len(texts))
+
+
+PHI = SHARED / "tokenizers/phi-3-mini"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PHI.exists(), reason=f"no {PHI}")
+def test_no_text_gives_a_control_id_of_a_published_tokenizer_and_template(record_property):
+    tokenizer, config = load(PHI / "tokenizer.json"), json.loads((PHI / "tokenizer_config.json").read_text())
+    names = {name: config[name] for name in ("bos_token", "eos_token")}
+    template = open_template(config["chat_template"], tokenizer.special, names=names)
+
+    def controls(text):
+        ids, _ = tokenizer.encode_segments(template.prompt([Message.from_text("user", text)]))
+        return [i for i in ids if i in special]
+
+    special = {*tokenizer.special.values()}
+    expected = controls("a")
+    assert expected
+    for texts in typed_texts(int(60_000 * FRACTION), list(tokenizer.special)):
+        assert [text for text in texts if controls(text) != expected] == []
+        record_property("cases", len(texts))

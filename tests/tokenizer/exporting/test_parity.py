@@ -98,7 +98,7 @@ def generated_texts(count=int(20_000 * FRACTION)):
 
 
 @pytest.mark.slow
-def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
+def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported, record_property):
     """Every text in every runtime; the slow algorithm of tokenizer.bin takes one in ten, unless all are requested."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     real = real_lines(sample=SAMPLE) if REAL.exists() else []
@@ -118,6 +118,7 @@ def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported):
     encoders["transformers"] = lambda texts: other(texts, add_special_tokens=False)["input_ids"]
     for name, encode in encoders.items():
         assert encode(texts) == expected, name
+    record_property("cases", len(texts) * len(encoders))
     print(f"{exported.name}: {len(texts):,} texts in {', '.join(encoders)}; {len(texts[::step]):,} in tokenizer.bin")
 
 

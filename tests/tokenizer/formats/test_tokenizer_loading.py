@@ -43,7 +43,7 @@ def export(name, folder, *options):
     not (TOKENIZERS.exists() and REAL.exists()), reason="the published tokenizers and texts are not here"
 )
 @pytest.mark.parametrize("name", EXPORTS)
-def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
+def test_every_export_gives_the_ids_of_the_original(name, tmp_path, record_property):
     formats = export(name, tmp_path / "out")
     encoders = load_encoders(tmp_path / "out")
     vocabulary = read_vocabulary(TOKENIZERS / name)
@@ -57,6 +57,7 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path):
         print(f"{name} {file}: equal on {len(lines) - differing:,} of {len(lines):,} texts")
         if file in EXPORTS[name]:
             assert differing == 0, file
+            record_property("cases", len(lines))
         else:
             assert name in ROUNDED
             assert not formats["huggingface"]["exact"]
