@@ -9,6 +9,8 @@ from chatmill.conversation import (
     Part,
     Record,
     conversation_segments,
+    declare_tools,
+    declared_tools,
     escape,
     record_segments,
     render,
@@ -37,6 +39,7 @@ def test_trained_are_the_assistants_text_its_calls_and_the_end_of_its_turn():
 def test_tool_output_and_bos_have_no_loss():
     ignored = ["<|bos|>", "<|output_start|>", "36", "<|output_end|>"]
     assert text_of(CONVERSATION, "chatml", LossKind.IGNORED) == ignored
+    assert all(one.control == one.text.startswith("<|") for one in conversation_segments(CONVERSATION))
 
 
 def kinds(train, template="chatml"):
@@ -77,3 +80,11 @@ def test_a_document_is_trained_from_its_first_letter_to_its_end(template):
         ("<|im_end|>", LossKind.TRAINED, True),
     ]
     assert record_segments(Record("talk", "1", ""), template) == conversation_segments([], template)
+
+
+def test_tools_are_declared_once_before_the_text_of_the_system_message():
+    asked, kind = [Message.from_text("user", "Hi")], Message.from_text("system", "Be kind.")
+    declared = declare_tools(asked)
+    assert declared_tools([]) == declared_tools(asked) == [] and declared_tools(declared) == ["calculator"]
+    assert declare_tools(declared) == declared and declare_tools(asked, []) == asked
+    assert declare_tools([kind, *asked])[0].text == "Tools: calculator\nBe kind."

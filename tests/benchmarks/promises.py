@@ -37,9 +37,9 @@ def run(selection: str, numbers: dict[str, float], share: float) -> ElementTree.
     texts = {f"CHATMILL_{name}": str(n if name == "SHARE" else max(1, round(n))) for name, n in scaled.items()}
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        options = ["-q", "-rs", "-n", "0", "-m", "slow or not slow", f"--junitxml={report}", "-o", "junit_family=xunit1"]
+        options = ["-q", "-rs", "-n", "0", "-m", "slow or not slow", "-o", "junit_family=xunit1"]
         subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *selection.split()],
+            [sys.executable, "-m", "pytest", *options, f"--junitxml={report}", *selection.split()],
             cwd=ROOT,
             env=os.environ | texts,
             check=False,

@@ -6,24 +6,8 @@ import random
 import prepare
 from support.texts import FRACTION
 
-PIECES = [
-    b'"',
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b"\n",
-    b"\r",
-    b"\\",
-    b"null",
-    b"1e999",
-    b"\xff",
-    b"\0",
-    b"<|im_end|>",
-]
-PIECES += [b"\\ud800", "\u2028".encode(), b'"role": "assistant"', b"\n\nHuman: ", b" __eou__ "]
+PIECES = b'" { } [ ] , : \\ null 1e999 \xff \0 <|im_end|> \\ud800'.split()
+PIECES += [b"\n", b"\r", "\u2028".encode(), b'"role": "assistant"', b"\n\nHuman: ", b" __eou__ "]
 
 
 def mutated(content, pick):
@@ -36,8 +20,8 @@ def mutated(content, pick):
     return content
 
 
-def check_mutations(path, content, of, **parameters):
-    """Prepare a share of 10,000 mutations, one in `of`; return how many, and how many were refused as a whole."""
+def check_mutations(path, content, of, record_property, **parameters):
+    """Prepare a share of 10,000 mutations, one in `of`; record how many, and how many were refused as a whole."""
     outputs = [path.with_name(f"prepared.{suffix}") for suffix in ("jsonl", "rejects.jsonl", "manifest.json")]
     count, refused = max(1, int(10_000 * FRACTION / of)), 0
     for number in range(count):
@@ -52,4 +36,5 @@ def check_mutations(path, content, of, **parameters):
         for unit in ("messages", "bytes"):
             counts = found.get(unit, {"read": 0, "kept": 0, "rejected": {}})
             assert counts["read"] == counts["kept"] + sum(counts["rejected"].values()), (number, unit, counts)
-    return count, refused
+    record_property("cases", count)
+    record_property("refused", refused)
