@@ -34,8 +34,6 @@ OTHER_TYPES = ("whitespace", "char", "byte", "wordpiece", "sentencepiece", "pret
 PLANNED_PARAMETERS = [
     ("prepare.more", {"path": "data/raw/visits.jsonl", "format": "messages"}, ["prepare@more", "mix", *AFTER_MIX]),
     ("train_tokenizer.type", "byte", AFTER_MIX),
-    ("train_model.source_weights", {"mill": 0.5, "skills": "30%"}, AFTER_TEACHER),
-    ("threads", 1, AFTER_ENCODE),
     ("score_teacher.teacher", "data/raw/external/teacher/earlier", AFTER_ENCODE),
     ("export_onnx.quantize", ["int8"], AFTER_EXPORT),
     ("export_gguf.quantize", ["f16"], ["export_gguf"]),

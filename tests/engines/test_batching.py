@@ -19,8 +19,7 @@ each_engine = pytest.mark.parametrize("name", ["pytorch", "onnx"])
 @pytest.fixture(scope="module")
 def engines(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chats")
-    write_model(folder / "model")
-    export(folder / "model", folder / "onnx", quantize=[])
+    export(write_model(folder / "model"), folder / "onnx", quantize=[])
     folders = {"pytorch": folder / "model", "onnx": folder / "onnx"}
     return {name: load_engine(folder, name, device="cpu", threads=1) for name, folder in folders.items()}
 

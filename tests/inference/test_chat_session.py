@@ -163,8 +163,7 @@ def test_logits_that_are_no_numbers_are_told_and_nothing_changes():
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chat")
-    write_model(folder / "model")
-    export(folder / "model", folder / "onnx", quantize=[])
+    export(write_model(folder / "model"), folder / "onnx", quantize=[])
     return folder
 
 

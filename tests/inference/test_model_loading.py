@@ -21,8 +21,7 @@ OURS = ("manifest.json", "chatmill_tokenizer.json", "chat_template.jinja", "toke
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("loading")
-    write_model(folder / "model")
-    export(folder / "model", folder / "onnx", quantize=[])
+    export(write_model(folder / "model"), folder / "onnx", quantize=[])
     return folder
 
 

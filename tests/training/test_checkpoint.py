@@ -2,12 +2,15 @@ import os
 import resource
 import signal
 import sys
+import time
 from types import ModuleType
 
 import pytest
 import torch
 
 from chatmill.training.checkpoint import Checkpoint, catch_sigterm, changed_parts, run_fingerprint
+
+DAY = 24 * 3600
 
 
 @pytest.fixture
@@ -50,6 +53,22 @@ def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, capsys,
     assert checkpoint.load() == {"done": 1}
     problem = f"{last} is damaged: the run resumes from the state before it, or from the start"
     assert capsys.readouterr().err == f"train_model: {problem}\n"
+
+
+def test_the_states_of_a_run_that_is_done_go_and_those_that_a_week_made_old(checkpoint):
+    for name, age in (("run", 0), ("young", 6 * DAY), ("old", 8 * DAY)):
+        Checkpoint(name).save({})
+        os.utime(checkpoint.folder.with_name(name), times=(time.time() - age,) * 2)
+    checkpoint.remove()
+    assert [one.name for one in checkpoint.folder.parent.iterdir()] == ["young"]
+
+
+def test_states_are_told_that_follow_from_the_same_parameters_alone(checkpoint, capsys):
+    for name in ("a-b-c-d", "x-b-c-d"):
+        Checkpoint(name).save({})
+    assert Checkpoint("a-b-x-d").load() is None
+    told = f"train_model: {checkpoint.folder.with_name('a-b-c-d')} is not resumed, since the code changed after it was"
+    assert capsys.readouterr().err == f"{told} killed: training starts from the beginning\n"
 
 
 def test_no_code_of_a_state_is_run(checkpoint):

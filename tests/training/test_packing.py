@@ -42,6 +42,8 @@ def test_every_row_has_a_target_and_every_epoch_every_conversation(talks, row_le
     rows = list(dataset.epoch(seed, 0))
     assert Counter(np.concatenate([row.conversations for row in rows]).tolist()) == Counter(range(len(talks)))
     assert (dataset.batch(rows).loss == LossKind.TRAINED).any(axis=1).all()
+    assert dataset.measure_epoch(seed)[0] == len(rows) * row_length
+    assert chained or not any(row.skipped.any() for row in rows)
 
 
 @given(TALKS, st.integers(2, 90), CHAINED)
@@ -70,6 +72,7 @@ def test_a_long_conversation_keeps_its_last_messages_behind_bos():
     dataset = pack([["first question", "first answer", "second question", "answer"]], 60)
     assert text_of(dataset, 0) == f"{IM_START}user\nsecond question{IM_END}\n{IM_START}assistant\nanswer{IM_END}"
     assert dataset.batch([single(0)]).ids[0, :2].tolist() == [SPECIAL[BOS], SPECIAL[IM_START]]
+    assert len(dataset.spans.not_longer(60).starts) == 0
 
 
 def test_what_has_nothing_to_train_is_rejected_and_counted():

@@ -5,17 +5,8 @@ from chatmill.training.plan import SHORT_ROW, plan_steps
 from chatmill.training.train_parameters import TrainParameters
 from support.packed import pack
 
-PARAMETERS = TrainParameters(
-    depth=1,
-    context=512,
-    steps=10,
-    batch_size=1024,
-    prompt_loss_weight=0.1,
-    seed=3,
-    threads=1,
-    precision="float32",
-    compile=False,
-)
+SIZE = {"depth": 1, "context": 512, "steps": 10, "batch_size": 1024, "prompt_loss_weight": 0.1}
+PARAMETERS = TrainParameters(**SIZE, seed=3, threads=1, precision="float32", compile=False)
 SHORT, LONG = ["a" * 40, "b" * 40], ["a" * 150, "b" * 150]
 
 

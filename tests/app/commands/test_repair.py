@@ -1,5 +1,4 @@
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import chdir
@@ -12,25 +11,10 @@ from dvc.repo import Repo
 from chatmill.app.cli import main
 from support import corruption
 from support.corruption import damage, dead_pid
-from support.small_project import in_cache, repro, write_project
+from support.small_project import in_cache, repro
 
 TEXT = b"some text\n" * 20
 DAMAGES = int(os.environ.get("CHATMILL_DAMAGES", "20"))  # planted in the real pipeline, 20 at a time
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return write_project(tmp_path_factory.mktemp("finished"))
-
-
-@pytest.fixture
-def project(finished, tmp_path, monkeypatch):
-    """A copy of a finished project that DVC knows: it has read every file."""
-    shutil.copytree(finished, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(tmp_path / "project")
-    with Repo(".") as repo:
-        assert repo.status() == {}
-    return tmp_path / "project"
 
 
 @pytest.fixture

@@ -6,23 +6,11 @@ import pytest
 
 from chatmill.app.cli import main
 from support.corruption import damage
-from support.small_project import in_cache, write_project
+from support.small_project import in_cache
 
 TEXT = b"some text\n" * 20
 DAMAGED = "is not the content that its name says (data/copy.txt, data/fold/a.txt)"
 REPAIR = "run `chatmill repair`, then `dvc repro`"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return write_project(tmp_path_factory.mktemp("finished"))
-
-
-@pytest.fixture
-def project(finished, tmp_path, monkeypatch):
-    shutil.copytree(finished, tmp_path / "project", symlinks=True)
-    monkeypatch.chdir(tmp_path / "project")
-    return tmp_path / "project"
 
 
 @pytest.fixture

@@ -35,8 +35,7 @@ from support.tiny import write_model
 def folder(tmp_path_factory):
     """A tiny model, exported."""
     folder = tmp_path_factory.mktemp("served")
-    write_model(folder / "model")
-    export(folder / "model", folder / "onnx", quantize=[])
+    export(write_model(folder / "model"), folder / "onnx", quantize=[])
     return folder / "onnx"
 
 
