@@ -149,10 +149,11 @@ def opened(tmp_path_factory):
     hook = tmp_path_factory.mktemp("hook")
     (hook / "sitecustomize.py").write_text(RECORD)
     project.dvc("repro", PYTHONPATH=str(hook), OPENED=str(hook / "log"))
-    for line in (hook / "log").read_text().splitlines():
+    lock = yaml.safe_load((project.folder / "dvc.lock").read_text())["stages"]
+    for line in sorted({*(hook / "log").read_text().splitlines()}):
         stage, path = line.split(" ", 1)
         name = path.removeprefix(f"{project.folder}/")
-        is_own = any(_overlaps(name, out) for out in outputs_of(project, stage))
+        is_own = any(_overlaps(name, out["path"]) for out in lock[stage]["outs"])
         if name != path and not is_own and ".cache/" not in name and Path(path).is_file():
             found.setdefault(stage, set()).add(name)
     return project, found
@@ -163,11 +164,6 @@ def changed_dependencies(project):
     with chdir(project.folder), Repo() as repo:
         status = repo.status()
     return {name for name, changes in status.items() if any("changed deps" in one for one in changes)}
-
-
-def outputs_of(project, stage):
-    lock = yaml.safe_load((project.folder / "dvc.lock").read_text())
-    return [out["path"] for out in lock["stages"][stage]["outs"]]
 
 
 def can_change_an_output(name):
