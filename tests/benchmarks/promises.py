@@ -15,13 +15,15 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
+DISTURBED = "tests/test_disturbed_repro.py"
 REPAIR = "tests/app/commands/test_repair.py"
 PARITY = "tests/tokenizer/exporting/test_parity.py::test_twenty_megabytes_of_texts_give_the_same_everywhere"
 LOADING = "tests/tokenizer/formats/test_tokenizer_loading.py::test_every_export_gives_the_ids_of_the_original"
 
 PROMISES: dict[str, tuple[str, dict[str, float]]] = {  # the selection, and the numbers of a whole sweep
     "training": ("tests/test_resume.py -k any_moment", {"KILLS": 100}),
-    "repro": ("tests/test_killed_repro.py", {"KILLS": 200}),
+    "repro": (f"{DISTURBED} -k any_signal", {"KILLS": 200}),
+    "places": (f"{DISTURBED} --deselect={DISTURBED}::test_after_any_signal", {"KILLS": 20}),
     "edits": ("tests/test_rerun.py tests/test_pipeline.py", {"SHARE": 1}),
     "damage": (f"{REPAIR} -k all_damage", {"DAMAGES": 500}),
     "control": ("tests/tokenizer/encoding -k no_text_gives", {"SHARE": 1}),
