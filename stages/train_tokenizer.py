@@ -13,7 +13,6 @@ from chatmill.record_files import sample_records
 from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_vocabulary
 from chatmill.tokenizer.type_registry import TokenizerParameters, load_type
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, check_special_tokens, write_folder
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 CONTROL_PATTERN = re.compile("|".join(map(re.escape, CONTROL_TOKENS)))
 
@@ -22,18 +21,6 @@ def texts_between_controls(records: Iterable[Record]) -> Iterator[str]:
     """The texts between control tokens; each is encoded by itself."""
     for record in records:
         yield from filter(None, CONTROL_PATTERN.split(record.text))
-
-
-def check_vocab_size(vocabulary: Vocabulary, vocab_size: int, exact: bool) -> None:
-    """Log a vocabulary of another size than requested, or raise ValueError if `exact`."""
-    size = len(vocabulary.tokens)
-    if size != vocab_size and exact:
-        raise ValueError(
-            f"params.yaml: train_tokenizer.vocab_size = {vocab_size}: the text supports only {size}: "
-            f"lower train_tokenizer.vocab_size to at most {size}, or add text"
-        )
-    if size != vocab_size:
-        log("train_tokenizer", f"the vocabulary has {size} tokens; vocab_size = {vocab_size}")
 
 
 @stage
@@ -64,5 +51,6 @@ def main(
     spans = texts_between_controls(sample_records(chat, parameters.max_bytes, "train_tokenizer"))
     trained = trainer.train(spans, parameters.vocab_size - parameters.num_controls, settings)
     vocabulary = add_special_tokens(trained, parameters.special_tokens)
-    check_vocab_size(vocabulary, parameters.vocab_size, trainer.EXACT)
+    if (size := len(vocabulary.tokens)) != parameters.vocab_size:  # a short text supports fewer
+        log("train_tokenizer", f"the vocabulary has {size} tokens; vocab_size = {parameters.vocab_size}")
     write_folder(vocabulary, tokenizer)

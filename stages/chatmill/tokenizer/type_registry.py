@@ -18,7 +18,6 @@ class TokenizerType(Protocol):
 
     Settings: type[BaseModel]  # its own section of params.yaml
     MINIMUM: int  # the fewest text tokens
-    EXACT: bool  # whether fewer text tokens than requested are an error
     train: Callable[[Iterable[str], int, Any], Vocabulary]
 
 

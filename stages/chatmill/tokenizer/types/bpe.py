@@ -14,7 +14,6 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = True  # fewer text tokens than requested are an error
 
 # rustbpe counts pairs in 32 bits, and no pair is more frequent than there are bytes. From 2,148 MB of one letter on, it
 # silently takes the most frequent pair for one that never occurs.

@@ -9,7 +9,6 @@ from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = False  # fewer text tokens than requested are no error
 
 
 class Settings(BaseModel, extra="forbid"):

@@ -9,7 +9,6 @@ from chatmill.tokenizer.formats.tokenizer_loading import make_lossless, read_voc
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 0  # text tokens; the file decides
-EXACT = False
 
 
 class Settings(BaseModel, extra="forbid"):

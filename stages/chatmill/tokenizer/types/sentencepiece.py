@@ -14,7 +14,6 @@ from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 MINIMUM = 277  # text tokens: bytes, the characters below, and the unknown token; most texts need more
-EXACT = True  # fewer text tokens than requested are an error
 REQUIRED_CHARS = "<0x123456789ABCDEF>"  # otherwise `<0x41>` in text could become the byte 0x41 in other runtimes
 SCORE_RESOLUTION = 64  # scores are multiples of 1/64, so that their sums are exact in float32 and in float64
 # Without characters that SentencePiece reserves, and shorter than the 4,192 bytes from which on it skips a word.

@@ -14,7 +14,6 @@ from chatmill.tokenizer.vocabulary.patterns import WORDS
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-EXACT = False  # fewer text tokens than requested are no error
 
 
 class Settings(BaseModel, extra="forbid"):

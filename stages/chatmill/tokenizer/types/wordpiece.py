@@ -14,7 +14,6 @@ from chatmill.tokenizer.vocabulary.patterns import Pattern, bounded
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, rank_scores
 
 MINIMUM = 512  # text tokens
-EXACT = True  # fewer text tokens than requested are an error
 INITIAL, INSIDE = 0xE000, 0xE100  # the letters for the byte 0 at the start of a piece, and inside it
 
 
