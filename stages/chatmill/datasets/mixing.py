@@ -256,10 +256,11 @@ def check_splits(counts: Sequence[int], shares: Sequence[float]) -> None:
     for name, count, share in zip(SPLITS, counts, shares, strict=False):
         if not count:
             least = ceil(log(0.01) / log1p(-share))
+            wanted = (
+                f"expected at least {least:,}, of which a share of {share:g} is for {name}: " if total < least else ""
+            )
             remedy = "add data, or change mix.validation_share and mix.test_share"
-            if total < least:
-                remedy = f"expected at least {least:,}, of which a share of {share:g} is for {name}: add data"
-            raise ValueError(f"no conversations remain for {name}, of {total:,} in all: {remedy}")
+            raise ValueError(f"no conversations remain for {name}, of {total:,} in all: {wanted}{remedy}")
 
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
