@@ -118,7 +118,7 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise ValueError(f"{file}: damaged, or not a Parquet file: {error}") from error
+        raise ValueError(f"{file}: damaged, or not a Parquet file: {_one_line(error)}") from error
 
 
 def _arrow_rows(file: Path) -> Iterator[RawRow]:
@@ -141,7 +141,11 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise ValueError(f"{file}: damaged, or not an Arrow file: {error}") from error
+        raise ValueError(f"{file}: damaged, or not an Arrow file: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
@@ -153,7 +157,9 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
                 part.validate(full=True)  # else offsets in a damaged file may point anywhere
                 rows = part.to_pylist()
             except (ValueError, OverflowError) as error:
-                raise ValueError(f"{file}:{number + 1}: unreadable value in this row or soon after: {error}") from error
+                raise ValueError(
+                    f"{file}:{number + 1}: unreadable value in this row or soon after: {_one_line(error)}"
+                ) from error
             for row in map(without_null_arguments, rows) if "arguments" in batch.schema.to_string() else rows:
                 number += 1
                 yield f"{file}:{number}", row

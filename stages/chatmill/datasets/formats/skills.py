@@ -16,10 +16,11 @@ from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.split import SplitName, on_side, split_position
 from chatmill.talk.persona import StrictModel, read_yaml
 
-Texts = Annotated[list[str], Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
+Texts = Annotated[list[Text], Field(min_length=1)]
 Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
-TextPair = tuple[str, str]
+TextPair = tuple[Text, Text]
 SMALL_NUMBER = 21  # below which half of the numbers of a sum are
 
 
