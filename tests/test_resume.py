@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from glob import glob  # which, unlike that of a Path, allows that a folder goes meanwhile
 
 import pytest
 
@@ -109,7 +110,7 @@ def is_killed(run, seconds, *, writing):
     """Kill a run after some seconds, or while it then writes its next state; whether it had not ended before."""
     process = run.start()
     time.sleep(seconds)
-    while writing and process.poll() is None and not list(run.folder.glob(".cache/resume/*/part")):
+    while writing and process.poll() is None and not glob(f"{run.folder}/.cache/resume/*/part"):
         pass
     process.kill()
     process.communicate()
