@@ -21,12 +21,6 @@ def test_unescape_inverts_escape_and_escaped_text_opens_no_token(text):
     assert "<|" not in escape(text)
 
 
-def test_tool_use_stands_inside_the_turn():
-    parts = (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
-    expected = "<|python_start|>12*3<|python_end|><|output_start|>36<|output_end|>It is 36."
-    assert render([Message("assistant", parts)]) == f"<|im_start|>assistant\n{expected}<|im_end|>\n"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

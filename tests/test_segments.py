@@ -6,6 +6,7 @@ from chatmill.conversation import (
     BOS,
     LossKind,
     Message,
+    Part,
     Record,
     conversation_segments,
     declare_tools,
@@ -17,10 +18,11 @@ from chatmill.conversation import (
     spans,
 )
 
-CONVERSATION = parse(
+TEXT = (
     "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 12 * 3?<|im_end|>\n<|im_start|>assistant\n"
     "<|python_start|>12*3<|python_end|><|output_start|>36<|output_end|>It is 36.<|im_end|>\n"
 )
+CONVERSATION = parse(TEXT)
 ANSWER = ["<|python_start|>", "12*3", "<|python_end|>", "<|output_start|>", "36", "<|output_end|>", "It is 36."]
 ENCODED = {  # what is encoded in one call each
     "chatml": [
@@ -41,6 +43,11 @@ def test_all_text_between_two_control_tokens_is_encoded_at_once(template):
     segments = conversation_segments([*CONVERSATION, Message("assistant", ())], template)
     assert ["".join(segment.text for segment in span) for span in spans(segments)] == ENCODED[template]
     assert all(segment.control == segment.text.startswith("<|") for segment in segments)
+
+
+def test_tool_use_stands_inside_the_turn():
+    used = (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
+    assert CONVERSATION[2] == Message("assistant", used) and render(CONVERSATION) == TEXT
 
 
 def text_of(conversation, template, loss):

@@ -1,12 +1,9 @@
 """The formats on published datasets; skipped where these are missing."""
 
-import json
 from collections import Counter
 
 import pytest
 
-import mix
-import prepare
 from chatmill.conversation import check_turns, parse
 from chatmill.datasets.formats.example import Reject
 from chatmill.datasets.records import records
@@ -22,9 +19,6 @@ FILES = [
     ("gsm8k", "gsm8k/train.jsonl", {"accepted": 7473}),
     ("gsm8k", "gsm8k/test.jsonl", {"accepted": 1318, "bad_call": 1}),
     ("gsm8k", "gsm8k/test_socratic.jsonl", {"accepted": 1318, "bad_call": 1}),
-    ("oasst", "oasst1/en-validation.jsonl", {"accepted": 188, "orphan": 3}),
-    ("oasst", "oasst1/en_100_message.jsonl", {"accepted": 100}),
-    ("oasst", "oasst1/en_100_tree.jsonl", {"accepted": 100}),
     ("hh", "hh_rlhf/harmless-base_test.jsonl.gz", {"accepted": 2308, "empty_turn": 4}),
     ("chitchat", "chitchat_byu_sample/sample_conversation.json", {"accepted": 1}),
     ("sharegpt", "sharegpt/dummy_conversation.json", {"accepted": 500}),
@@ -49,29 +43,9 @@ def test_every_entry_is_a_conversation_or_is_counted(name, file, expected):
     found = Counter()
     for number, entry in enumerate(records("real", SourceParameters(path=DATA / file, format=name), Tally())):
         if isinstance(entry, Reject) and entry.part:
-            assert entry.reason in ("after_last_answer", *(("other_reply", "deleted") if name == "oasst" else ()))
+            assert entry.reason == "after_last_answer"
             continue
         found[entry.reason if isinstance(entry, Reject) else "accepted"] += 1
         if not isinstance(entry, Reject) and number % 20 == 0:
             check_turns(parse(entry.text))
     assert found == expected
-
-
-def test_copies_across_dailydialogs_own_splits_are_dropped(tmp_path):
-    prepared = tmp_path / "prepared"
-    prepared.mkdir()
-    texts = []
-    for name in ("train", "validation", "test"):
-        out = prepared / f"{name}.jsonl"
-        raw = DATA / f"dailydialog/dialogues_{name}.txt"
-        written = (out, out.with_suffix(".rejects.jsonl"), out.with_suffix(".manifest.json"))
-        prepare.main(*written, parameters={"path": raw, "format": "dailydialog"})
-        texts += [json.loads(line)["text"] for line in out.open(encoding="utf-8")]
-    names = ("train.jsonl", "validation.jsonl", "test.jsonl", "manifest.json", "metrics.json")
-    outputs = [tmp_path / name for name in names]
-    sources = {name: {} for name in ("train", "validation", "test")}
-    mix.main(prepared, *outputs, prepare=sources, validation_share=0.05, test_share=0.05, near_duplicates=False)
-    metrics = json.loads(outputs[4].read_text())
-    assert metrics["duplicates"] + metrics["leaked"] == len(texts) - len(set(texts)) >= 92 + 68
-    assert sum(metrics["conversations"].values()) == len(set(texts))
-    assert metrics["leaked"] == 0  # copies ask the same, so that they are on the same side
