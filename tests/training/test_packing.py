@@ -190,6 +190,7 @@ def test_the_parts_of_documents_are_their_tokens_and_all_of_them_are_trained(doc
 
 
 def test_a_document_is_cut_where_the_context_ends_and_a_later_part_follows_bos():
-    dataset = pack(["abcdefgh"], 5)
-    assert [text_of(dataset, i) for i in range(len(dataset.spans.starts))] == [f"{BOS}abcd", "efgh", IM_END]
-    assert dataset.spans.truncated.tolist() == [False, True, True] and dataset.spans.rejected == 0
+    dataset = pack(["abcdefgh", "abcdefg"], 5)
+    parts = [text_of(dataset, i) for i in range(len(dataset.spans.starts))]
+    assert parts == [f"{BOS}abcd", "efgh", IM_END, f"{BOS}abcd", f"efg{IM_END}"]
+    assert dataset.spans.truncated.tolist() == [False, True, True, False, True] and dataset.spans.num_cut == 0
