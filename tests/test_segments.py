@@ -47,7 +47,8 @@ def test_all_text_between_two_control_tokens_is_encoded_at_once(template):
 
 def test_tool_use_stands_inside_the_turn():
     used = (Part("call", "12*3"), Part("output", "36"), Part("text", "It is 36."))
-    assert CONVERSATION[2] == Message("assistant", used) and render(CONVERSATION) == TEXT
+    assert CONVERSATION[2] == Message("assistant", used) and CONVERSATION[2].text == "It is 36."
+    assert render(CONVERSATION) == TEXT
 
 
 def text_of(conversation, template, loss):
