@@ -51,38 +51,22 @@ def test_tool_use_stands_inside_the_turn():
     assert render(CONVERSATION) == TEXT
 
 
-def text_of(conversation, template, loss):
-    return [segment.text for segment in conversation_segments(conversation, template) if segment.loss == loss]
+CALL, OUTPUT, END = ANSWER[:3], ANSWER[3:6], "<|im_end|>"
 
 
-def test_trained_are_the_assistants_text_its_calls_and_the_end_of_its_turn():
-    trained = ["<|python_start|>", "12*3", "<|python_end|>", "It is 36.", "<|im_end|>"]
-    assert text_of(CONVERSATION, "chatml", LossKind.TRAINED) == trained
-
-
-def test_tool_output_and_bos_have_no_loss():
-    ignored = ["<|bos|>", "<|output_start|>", "36", "<|output_end|>"]
-    assert text_of(CONVERSATION, "chatml", LossKind.IGNORED) == ignored
-
-
-def kinds(train, template="chatml"):
-    """The kind of loss of each segment that is no tool output, by what is in it."""
+@pytest.mark.parametrize(
+    ("template", "train", "trained", "ignored"),
+    [
+        ("chatml", None, [*CALL, "It is 36.", END], OUTPUT),
+        ("chatml", [None, None, False], [], [*ANSWER, END]),
+        ("chatml", [True, True, False], ["Be brief.", END, "What is 12 * 3?", END], [*ANSWER, END]),
+        ("markers", [True, True, False], [" ", "Be brief.", " ", "What is 12 * 3?"], [" ", *ANSWER, END]),
+    ],
+)
+def test_answers_are_trained_unless_a_record_says_otherwise_and_tool_output_never_is(template, train, trained, ignored):
     segments = conversation_segments(CONVERSATION, template, train)
-    return [(segment.text, segment.loss) for segment in segments if segment.loss != LossKind.PROMPT]
-
-
-def test_an_answer_that_is_not_trained_has_no_loss_but_its_header():
-    assert {loss for _, loss in kinds([None, None, False])} == {LossKind.IGNORED}
-    headers = text_of(CONVERSATION, "chatml", LossKind.PROMPT)
-    segments = conversation_segments(CONVERSATION, "chatml", [None, None, False])
-    assert [segment.text for segment in segments if segment.loss == LossKind.PROMPT] == headers
-
-
-def test_a_question_and_a_system_message_are_trained_with_their_ends_if_a_record_says_so():
-    trained = [text for text, loss in kinds([True, True, False]) if loss == LossKind.TRAINED]
-    assert trained == ["Be brief.", "<|im_end|>", "What is 12 * 3?", "<|im_end|>"]
-    in_markers = [text for text, loss in kinds([True, True, False], "markers") if loss == LossKind.TRAINED]
-    assert in_markers == [" ", "Be brief.", " ", "What is 12 * 3?"]
+    assert [segment.text for segment in segments if segment.loss == LossKind.TRAINED] == trained
+    assert [segment.text for segment in segments if segment.loss == LossKind.IGNORED] == [BOS, *ignored]
 
 
 @pytest.mark.parametrize("template", ["chatml", "markers"])
