@@ -58,49 +58,38 @@ def turns(*roles, text="x"):
 
 
 @pytest.mark.parametrize(
-    ("conversation", "message"),
+    ("conversation", "opening", "message"),
     [
-        (turns("assistant", "user"), "message 1 is from assistant, expected user"),
-        (turns("system", "user", "user"), "message 2 is from user, expected assistant"),
-        (turns("user", "assistant", "assistant"), "message 3 is from assistant, expected user"),
-        (turns("user"), "no answer: expected a message of the user and one of the assistant"),
-        ([], "no answer"),
-        (turns("user", "assistant") + turns("user", text=" \n"), "empty turn of user"),
+        (turns("assistant", "user", "assistant"), False, "message 1 is from assistant, expected user"),
+        (turns("system", "user", "user"), False, "message 2 is from user, expected assistant"),
+        (turns("user", "assistant", "assistant"), True, "message 3 is from assistant, expected user"),
+        (turns("assistant", "assistant", "user"), True, "role out of order: message 1 is from assistant"),
+        (turns("user"), False, "no answer: expected a message of the user and one of the assistant"),
+        (turns("assistant", "user"), True, "no answer"),
+        ([], True, "no answer"),
+        (turns("user", "assistant") + turns("user", text=" \n"), False, "empty turn of user"),
     ],
 )
-def test_roles_out_of_order_and_blank_messages_are_named(conversation, message):
+def test_roles_out_of_order_and_blank_messages_are_named(conversation, opening, message):
     with pytest.raises(ValueError, match=message):
-        check_turns(conversation)
-
-
-def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
-    file = tmp_path / "chat.jsonl"
-    record = Record("talk", "talk/1", render([Message.from_text("user", "naïve 🙂\u2028")]))
-    file.write_text(record.to_json() * 2 + '{"text": 1}\n', encoding="utf-8")
-    records = read_records(file)
-    assert [next(records), next(records)] == [record, record] and text_hash("naïve") == 0xBEF26892EEEB4CDC  # b2sum's
-    with pytest.raises(ValueError, match=r"chat\.jsonl:3: not a record"):
-        next(records)
+        check_turns(conversation, opening=opening)
 
 
 def test_a_message_of_the_assistant_may_open_a_conversation_where_that_is_said():
     check_turns(turns("assistant", "user", "assistant"), opening=True)
     check_turns(turns("system", "assistant", "user", "assistant"), opening=True)
     check_turns(turns("user", "assistant", "user", "assistant"), opening=True)
-    with pytest.raises(ValueError, match="role out of order: message 1 is from assistant"):
-        check_turns(turns("assistant", "user", "assistant"))
-    for roles in (["assistant"], ["assistant", "assistant", "user", "assistant"], ["assistant", "user"]):
-        with pytest.raises(ValueError, match=r"no answer|role out of order"):
-            check_turns(turns(*roles), opening=True)
 
 
-def test_choices_of_trained_messages_are_read_back_and_left_out_where_there_are_none(tmp_path):
-    text = render(turns("user", "assistant"))
-    record = Record("talk", "1", text, train=[None, False])
-    assert '"train": [null, false]' in record.to_json()
-    assert "train" not in Record("talk", "1", text).to_json()
-    (tmp_path / "chat.jsonl").write_text(record.to_json())
-    assert list(read_records(tmp_path / "chat.jsonl")) == [record]
+def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
+    file, text = tmp_path / "chat.jsonl", render(turns("user", "assistant", text="naïve 🙂\u2028"))
+    plain, chosen = Record("talk", "talk/1", text), Record("talk", "talk/1", text, {"kind": "a"}, [None, False])
+    file.write_text(plain.to_json() + chosen.to_json() + '{"text": 1}\n', encoding="utf-8")
+    assert "train" not in plain.to_json() and '"train": [null, false]' in chosen.to_json()
+    records = read_records(file)
+    assert [next(records), next(records)] == [plain, chosen] and text_hash("naïve") == 0xBEF26892EEEB4CDC  # b2sum's
+    with pytest.raises(ValueError, match=r"chat\.jsonl:3: not a record of a conversation: "):
+        next(records)
 
 
 @pytest.mark.parametrize(

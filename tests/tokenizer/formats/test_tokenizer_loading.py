@@ -13,7 +13,7 @@ from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment
 from chatmill.tokenizer.exporting import parity
 from chatmill.tokenizer.exporting.exports import export_all
 from chatmill.tokenizer.exporting.parity import load_encoders
-from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
+from chatmill.tokenizer.formats.tokenizer_loading import files_of, load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support import external_tokenizers
@@ -150,6 +150,15 @@ def test_ids_are_compared_with_those_of_what_transformers_loads(tmp_path, capsys
 
 UNKNOWN = "not a tokenizer, but a file that begins with "
 MERGES = "not a tokenizer, but merges without their vocabulary beside them, such as vocab.json: expected a folder, "
+
+
+def test_all_files_of_a_tokenizer_are_named(tmp_path):
+    external_tokenizers.ranks_like(external_tokenizers.gpt2_like(tmp_path))
+    for files in (["encoder.json", "vocab.bpe"], ["vocab.bpe", "encoder.json"], ["t.tiktoken", "t.tiktoken.json"]):
+        assert [file.name for file in files_of(tmp_path / files[0])] == files
+    assert files_of(tmp_path / "t.tiktoken.json") == [tmp_path / "t.tiktoken.json"]
+
+
 BPE = b'{"model": {"type": "BPE", %s}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}}'
 CONTENTS = [
     (b"", ": not a tokenizer, but an empty file: expected a folder, a tokenizer.json, a vocabulary with merges"),
