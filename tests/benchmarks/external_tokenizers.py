@@ -39,19 +39,54 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
+from export_readers import open_readers
+
 from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from support.export_readers import open_readers
 from support.external_ranks import BUILDERS
 from support.hard_texts import CONTROL, control_texts, make_texts
-from support.original_tokenizers import Encode, Original, find_originals, open_original
+from support.original_tokenizers import LLAMA3, LLAMA3_SPECIAL, Encode, Original, open_original
 
+FILES = ("*tokenizer.json", "tekken*.json", "*.tiktoken", "*.model", "*.model.v*", "tokenizer.bin")
 FINDS_CONTROLS = ("tokenizer.json", "tokenizer.pkl", "tokenizer.tiktoken")
 METASPACE = "\u2581"
 SLOW, LONGEST = ("tokenizer.bin",), 1_100  # the time that a slow reader takes grows with the square of a run's length
 SHOWN = 12  # ids of an example, from the first that differs
+
+
+def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
+    """Every tokenizer's file in a folder, by name; files with other names are copied, and conversions made."""
+    found: dict[str, Path] = {}
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        name = str(file.relative_to(folder))
+        if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
+            found[name] = _with_merges(file, scratch / name)
+        elif any(file.match(pattern) for pattern in FILES):
+            found[name] = file
+    if "llama3/tokenizer.model" in found:
+        found["llama3 as tokenizer.json"] = scratch / "llama3-json" / "tokenizer.json"
+        _convert_ranks(found["llama3/tokenizer.model"], found["llama3 as tokenizer.json"])
+    return found
+
+
+def _with_merges(vocabulary: Path, copy: Path) -> Path:
+    """The file under the name by which programs know it, with its merges beside it."""
+    merges = vocabulary.with_name(vocabulary.name.replace("vocab.json", "merges.txt"))
+    if vocabulary.name in ("encoder.json", "vocab.json") or merges == vocabulary or not merges.exists():
+        return vocabulary
+    copy.mkdir(parents=True)
+    shutil.copyfile(merges, copy / "merges.txt")
+    return Path(shutil.copyfile(vocabulary, copy / "vocab.json"))
+
+
+def _convert_ranks(file: Path, out: Path) -> None:
+    """Llama 3's tokenizer.json, made as transformers makes it: with every split of every token as a merge."""
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    out.parent.mkdir()
+    TikTokenConverter(str(file), LLAMA3, extra_special_tokens=LLAMA3_SPECIAL).converted().save(str(out))
 
 
 class Comparison(NamedTuple):

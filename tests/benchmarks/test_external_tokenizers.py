@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from support.external_ranks import BUILDERS
 from support.hard_texts import control_texts
-from support.original_tokenizers import Original, find_originals, open_original
+from support.original_tokenizers import Original, open_original
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,7 +21,7 @@ TEXT = "the cat  sat\n\non 12 mañanas, <mask> [REF]<sep>  \t\tDON'T 🙂 中 te
 @pytest.mark.parametrize(
     "name",
     [
-        *sorted(BUILDERS.keys() - {"no_model", "tekken", "empty_token"}),
+        *sorted(BUILDERS.keys() - {"tekken", "empty_token"}),
         pytest.param("empty_token", marks=pytest.mark.slow),  # transformers has the names of Whisper's control tokens
     ],
 )
@@ -29,7 +29,7 @@ def test_a_small_tokenizer_opens_in_its_library_with_the_same_ids(name, tmp_path
     folder = tmp_path / {"empty_token": "whisper_tiktoken"}.get(name, name)
     folder.mkdir()
     built = BUILDERS[name](folder)
-    assert list(find_originals(tmp_path, tmp_path / "scratch").values()) == [built.path]
+    assert list(benchmark.find_originals(tmp_path, tmp_path / "scratch").values()) == [built.path]
     original = open_original(built.path, tmp_path)
     assert (original.encode or original.encode_plain)([TEXT]) == [built.encode(TEXT)]
 

@@ -7,19 +7,22 @@ import torch
 
 from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import export_gguf
+from chatmill.inference.model_loading import load_model
 from support.external_folder import IDS, write_external
 from support.external_models import LLAMA3, logits_of, make, rewrite
 from support.gguf_reading import logits_in_llama_cpp, open_in_llama_cpp, read
 
 FAMILIES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
+TEXT = "The quick brown fox jumps over the lazy dog."  # whose ids are IDS
+LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
 VARIANTS = [
     ("llama", {}),
     ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
     ("llama", {"rope_parameters": LLAMA3}),
-    ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}, "head_dim": 16}),
+    ("llama", {"rope_parameters": LINEAR, "head_dim": 16}),
     ("mistral", {"num_key_value_heads": 1}),
     ("qwen2", {}),
-    ("qwen2", {"tie_word_embeddings": True}),
+    ("qwen2", {"tie_word_embeddings": True, "rope_parameters": LINEAR}),
     ("qwen3", {"head_dim": 16}),
 ]
 
@@ -31,12 +34,23 @@ def export(folder, family, quantize=(), **changes):
     return folder / "gguf/model-f32.gguf", theirs
 
 
-@pytest.mark.parametrize(("family", "changes"), VARIANTS)
-def test_llama_cpp_gives_the_logits_of_transformers(tmp_path, family, changes):
-    file, theirs = export(tmp_path, family, **changes)
-    model = open_in_llama_cpp(file)
-    np.testing.assert_allclose(logits_in_llama_cpp(model, IDS), logits_of(theirs, IDS), atol=2e-4)
-    assert model.tokenize(b"The quick brown fox jumps over the lazy dog.", add_bos=False) == IDS
+@pytest.fixture(scope="module", params=VARIANTS)
+def variant(request, tmp_path_factory):
+    """A file, and what transformers makes of IDS with the model in it."""
+    file, theirs = export(tmp_path_factory.mktemp("variant"), request.param[0], **request.param[1])
+    return file, logits_of(theirs, IDS)
+
+
+def test_chatmill_gives_the_logits_of_transformers(variant):
+    loaded = load_model(variant[0].parent, "cpu", threads=1, template="plain")
+    np.testing.assert_allclose(loaded.engine.sequence_logits(IDS), variant[1], atol=2e-4)
+    assert loaded.tokenizer.encode(TEXT) == IDS and loaded.stop_ids == {257, 258}
+
+
+def test_llama_cpp_gives_the_logits_of_transformers(variant):
+    model = open_in_llama_cpp(variant[0])
+    np.testing.assert_allclose(logits_in_llama_cpp(model, IDS), variant[1], atol=2e-4)
+    assert model.tokenize(TEXT.encode(), add_bos=False) == IDS
 
 
 @pytest.mark.parametrize("family", FAMILIES)

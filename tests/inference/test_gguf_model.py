@@ -9,24 +9,11 @@ from chatmill.inference.model_loading import load_model
 from chatmill.tokenizer.types import bpe, byte, sentencepiece
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import write_model
-from support.external_folder import IDS, write_external
-from support.external_models import LLAMA3, logits_of
 from support.gguf_reading import read
 from support.texts import NAUGHTY, SAMPLE_TEXT
 from support.tiny import CONFIG, random_model
 
 TEXTS = [SAMPLE_TEXT * 2]
-LINEAR = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
-VARIANTS = [
-    ("llama", {}),
-    ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    ("llama", {"rope_parameters": LLAMA3}),
-    ("llama", {"rope_parameters": LINEAR, "head_dim": 16}),
-    ("mistral", {"num_key_value_heads": 1}),
-    ("qwen2", {}),
-    ("qwen2", {"tie_word_embeddings": True, "rope_parameters": LINEAR}),
-    ("qwen3", {"head_dim": 16}),
-]
 VOCABULARIES = {
     "qwen2": bpe.train(TEXTS, 400, bpe.Settings(pattern="qwen2")),
     "llama3": bpe.train(TEXTS, 400, bpe.Settings(pattern="llama3")),
@@ -34,16 +21,6 @@ VOCABULARIES = {
     "byte": byte.train([], 256, byte.Settings()),
     "sentencepiece": sentencepiece.train(TEXTS, 500, sentencepiece.Settings(algorithm="bpe")),
 }
-
-
-@pytest.mark.parametrize(("family", "changes"), VARIANTS)
-def test_a_model_comes_back_from_its_file(tmp_path, family, changes):
-    theirs = write_external(tmp_path / "model", family, **changes)
-    export_gguf(tmp_path / "model", tmp_path / "gguf", [])
-    loaded = load_model(tmp_path / "gguf", "cpu", threads=1, template="plain")
-    np.testing.assert_allclose(loaded.engine.sequence_logits(IDS), logits_of(theirs, IDS), atol=2e-4)
-    assert loaded.tokenizer.encode("The quick brown fox jumps over the lazy dog.") == IDS
-    assert loaded.stop_ids == {257, 258}
 
 
 def own(folder, name, template="chatml"):

@@ -3,11 +3,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from chatmill.onnx_export.decoder_graph import quantize
-from support.dequantized import dequantize
+from chatmill.onnx_export.decoder_graph import BLOCK, quantize
 
 MATRICES = arrays(np.float32, (3, 40), elements=st.floats(-4, 4, width=32))
 BITS = st.sampled_from([8, 4])
+
+
+def dequantize(values, scales, columns):
+    """Bytes (N, K, BLOCK*bits/8) and scales (N, K) -> the matrix (N, C) that MatMulNBits multiplies by."""
+    bits = 8 * values.shape[-1] // BLOCK
+    if bits == 4:
+        values = np.stack([values & 15, values >> 4], axis=-1).reshape(*values.shape[:-1], BLOCK)
+    matrix = (values.astype(np.float32) - 2 ** (bits - 1)) * scales[..., None]
+    return matrix.reshape(len(values), -1)[:, :columns]
 
 
 def test_four_bits_stand_two_to_a_byte_the_earlier_in_the_lower_half():

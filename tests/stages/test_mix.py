@@ -196,11 +196,11 @@ def test_other_symbols_make_other_conversations(tmp_path, pair_of):
 def test_of_near_duplicates_the_held_out_one_remains_and_else_the_first(tmp_path):
     first, second, third = (pair(" ".join(LONG) + end) for end in (".", " today.", " then!"))
     held_out, leaked = (pair(" ".join(reversed(LONG)), answer) for answer in ("Oh!", "Oh."))
-    records = [("train", text) for text in (leaked, second, first, third)]
+    records = [("train", text) for text in (leaked, second, first, third, second, held_out)]
     texts, metrics = mixed(tmp_path, {"a": FILLED + records, "b": [("validation", held_out)]}, **NEAR)
     assert texts["train"] == [pair("filler of train"), second]
     assert metrics["near_duplicates"] == {"train": 2, "leaked": 1}
-    assert metrics["conversations"]["train"] == 2
+    assert [metrics["conversations"]["train"], metrics["duplicates"], metrics["leaked"]] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(

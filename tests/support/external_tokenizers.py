@@ -250,9 +250,3 @@ def build_lossy_unigram(folder):
 def build_lossy_normalizer(folder):
     """Byte-level BPE after NFKC, which loses text."""
     return built(folder, byte_level(normalizer=tokenizers.normalizers.NFKC()))
-
-
-def build_no_model(folder):
-    """JSON that is no tokenizer; no library reads it."""
-    (folder / "tokenizer.json").write_text('{"version": "1.0", "added_tokens": []}')
-    return Built(folder / "tokenizer.json", None)

@@ -39,9 +39,6 @@ WHISPER_SPECIAL = ["<|endoftext|>", "<|startoftranscript|>"]  # the others depen
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))]
 
 
-FILES = ("*tokenizer.json", "tekken*.json", "*.tiktoken", "*.model", "*.model.v*", "tokenizer.bin")
-
-
 @dataclass(frozen=True)
 class Original:
     """A tokenizer in its own library.
@@ -59,39 +56,6 @@ class Original:
     def names(self) -> list[str]:
         """Of all added tokens."""
         return [*self.controls, *self.user_defined]
-
-
-def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
-    """Every tokenizer's file in a folder, by name; files with other names are copied, and conversions made."""
-    found: dict[str, Path] = {}
-    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        name = str(file.relative_to(folder))
-        if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
-            found[name] = _with_merges(file, scratch / name)
-        elif any(file.match(pattern) for pattern in FILES):
-            found[name] = file
-    if "llama3/tokenizer.model" in found:
-        found["llama3 as tokenizer.json"] = scratch / "llama3-json" / "tokenizer.json"
-        _convert_ranks(found["llama3/tokenizer.model"], found["llama3 as tokenizer.json"])
-    return found
-
-
-def _with_merges(vocabulary: Path, copy: Path) -> Path:
-    """The file under the name by which programs know it, with its merges beside it."""
-    merges = vocabulary.with_name(vocabulary.name.replace("vocab.json", "merges.txt"))
-    if vocabulary.name in ("encoder.json", "vocab.json") or merges == vocabulary or not merges.exists():
-        return vocabulary
-    copy.mkdir(parents=True)
-    shutil.copyfile(merges, copy / "merges.txt")
-    return Path(shutil.copyfile(vocabulary, copy / "vocab.json"))
-
-
-def _convert_ranks(file: Path, out: Path) -> None:
-    """Llama 3's tokenizer.json, made as transformers makes it: with every split of every token as a merge."""
-    from transformers.convert_slow_tokenizer import TikTokenConverter
-
-    out.parent.mkdir()
-    TikTokenConverter(str(file), LLAMA3, extra_special_tokens=LLAMA3_SPECIAL).converted().save(str(out))
 
 
 def open_original(file: Path, scratch: Path) -> Original:

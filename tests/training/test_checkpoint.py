@@ -8,9 +8,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from chatmill.training.checkpoint import Checkpoint, catch_sigterm, changed_parts, run_fingerprint
+from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, changed_parts, run_fingerprint
 
-DAY = 24 * 3600
+WEEK = 7 * 24 * 3600
+TYPES = "bool uint8 int8 int16 int32 int64 bfloat16 float16 float32 float64"
 
 
 @pytest.fixture
@@ -29,19 +30,26 @@ def flip(file):
     file.write_bytes(content)
 
 
-def test_the_last_state_comes_back(checkpoint):
+def test_two_states_are_kept_under_their_checksums_and_the_last_comes_back(checkpoint):
     assert checkpoint.load() is None
     for number in range(11):
         assert checkpoint.save({"done": number, "weights": torch.full((2,), float(number))})
     state = Checkpoint("run").load()
     assert state["done"] == 10 and state["weights"].tolist() == [10.0, 10.0]
+    assert [file.name.split("-")[0] for file in states(checkpoint)] == ["10", "11"]
+    assert os.popen(f"sha256sum {states(checkpoint)[1]}").read()[:64] == states(checkpoint)[1].stem[3:]
 
 
-def test_two_states_are_kept_under_their_checksums(checkpoint):
-    for number in range(4):
-        checkpoint.save({"done": number})
-    assert [file.name.split("-")[0] for file in states(checkpoint)] == ["3", "4"]
-    assert os.popen(f"sha256sum {states(checkpoint)[1]}").read()[:64] == states(checkpoint)[1].stem[2:]
+@pytest.mark.parametrize("dimensions", range(8))
+def test_tensors_of_every_type_come_back_aligned_however_long_the_header_is(checkpoint, dimensions):
+    saved = [torch.arange(3).to(getattr(torch, name)).view(3, *[1] * dimensions) for name in TYPES.split()]
+    assert checkpoint.save({"b": saved[1:], "a": saved[0]})
+    loaded = checkpoint.load()
+    for before, after in zip(saved, [loaded["a"], *loaded["b"]], strict=True):
+        assert after.dtype == before.dtype and torch.equal(after, before)
+        assert after.data_ptr() % after.element_size() == 0
+    (file,) = states(checkpoint)
+    assert int.from_bytes(file.read_bytes()[:8], "little") % 8 == 0
 
 
 @pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 0)])
@@ -56,7 +64,7 @@ def test_a_damaged_state_is_told_and_the_one_before_it_taken(checkpoint, capsys,
 
 
 def test_the_states_of_a_run_that_is_done_go_and_those_that_a_week_made_old(checkpoint):
-    for name, age in (("run", 0), ("young", 6 * DAY), ("old", 8 * DAY)):
+    for name, age in (("run", 0), ("young", WEEK - 60), ("old", WEEK + 60)):
         Checkpoint(name).save({})
         os.utime(checkpoint.folder.with_name(name), times=(time.time() - age,) * 2)
     checkpoint.remove()
@@ -95,10 +103,12 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, capsys)
 def test_a_checkpoint_is_found_by_what_it_follows_from(tmp_path):
     file = tmp_path / "manifest.json"
     file.write_text("1")
-    first = run_fingerprint({"steps": 1}, [file])
-    assert first == run_fingerprint({"steps": 1}, [file]) != run_fingerprint({"steps": 2}, [file])
+    first = run_fingerprint({"steps": 1, "depth": 2}, [file])
+    assert (
+        first == run_fingerprint({"depth": 2, "steps": 1}, [file]) != run_fingerprint({"steps": 2, "depth": 2}, [file])
+    )
     file.write_text("2")
-    assert run_fingerprint({"steps": 1}, [file]) != first
+    assert changed_parts(first, run_fingerprint({"steps": 1, "depth": 2}, [file])) == ["data"]
 
 
 def test_other_code_begins_anew(tmp_path, monkeypatch):
@@ -118,5 +128,5 @@ def test_sigterm_is_noted_once_and_then_means_what_it_meant():
     with catch_sigterm() as stop_requested:
         assert not stop_requested.is_set()
         signal.raise_signal(signal.SIGTERM)
-        assert stop_requested.is_set() and signal.getsignal(signal.SIGTERM) == former
+        assert stop_requested.is_set() and signal.getsignal(signal.SIGTERM) == former and SIGTERM_EXIT_CODE == 143
     assert signal.getsignal(signal.SIGTERM) == former

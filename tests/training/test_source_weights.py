@@ -103,8 +103,21 @@ def test_the_tokens_of_the_rows_have_the_given_shares(chained):
     weighted = dataset({"letters": "10%", "talk": 3}, chained=chained)
     tokens, natural = read_tokens(weighted, 10), weighted.source_tokens()
     assert tokens[0] / tokens.sum() == pytest.approx(0.1, abs=0.005)
+    assert weighted.source_shares() == pytest.approx(tokens / tokens.sum(), abs=0.005)
     assert tokens[2] / tokens[1] == pytest.approx(3 * natural[2] / natural[1], rel=0.03)
 
 
-def conversations(dataset, seed, number):
-    return [row.conversations.tolist() for row in dataset.epoch(seed, number)]
+def test_no_chain_has_a_conversation_twice():
+    for row in dataset({"talk": 3}, chained=1.0).epoch(1, 0):
+        members = [*zip((row.skipped == 0).cumsum(), row.conversations, strict=True)]
+        assert len(set(members)) == len(members)
+
+
+def test_the_conversations_of_a_source_are_read_by_themselves_and_each_once():
+    weighted = dataset({"letters": 0, "talk": 3})
+    assert weighted.span_factors().tolist() == [0] * 50 + [1] * 200 + [3] * 400
+    alone = weighted.of_source(1)
+    assert alone.spans.starts.tolist() == weighted.split.offsets[50:250].tolist()
+    assert alone.span_factors().tolist() == [1] * 200 and alone.source_tokens().tolist()[::2] == [0, 0]
+    with pytest.raises(ValueError, match="less than one conversation is left for an epoch: expected larger weights"):
+        dataset({"letters": 0, "skills": 0, "talk": 0.002}).source_factors()

@@ -3,6 +3,7 @@
 import json
 import pickle
 import random
+import struct
 from functools import partial
 from itertools import chain, pairwise
 
@@ -21,7 +22,6 @@ from chatmill.tokenizer.formats.tokenizer_loading import load
 from chatmill.tokenizer.formats.validation import METASPACE_OR_REST
 from support.paths import ROOT
 from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines
-from support.token_records import read_sequentially
 
 LANGUAGES = ROOT / "tests/tokenizer/types/languages.tsv"
 parity = partial(settings, max_examples=150)
@@ -40,6 +40,18 @@ def test_what_is_read_back_has_the_same_fingerprint(exported, name):
     if not (exported.out / name).exists():
         pytest.skip(f"{exported.name} has no {name}")
     assert load(exported.out / name).vocabulary == exported.original.vocabulary
+
+
+def read_sequentially(file, vocab_size, num_numbers):
+    """What a C engine reads: numbers, then vocab_size records, and nothing of what follows."""
+    with file.open("rb") as stream:
+        numbers = struct.unpack(f"<{num_numbers}I", stream.read(4 * num_numbers))
+        records = []
+        for _ in range(vocab_size):
+            score, length = struct.unpack("<fI", stream.read(8))
+            assert length <= numbers[0]
+            records.append((stream.read(length), score))
+    return numbers, records
 
 
 def read_ranks(out):

@@ -17,8 +17,7 @@ from support.hard_texts import control_texts, make_texts
 REFUSED = {
     "clip": "it marks the ends of words by '</w>'",
     "words": "text is lost: use a tokenizer with byte fallback",
-    "no_model": "without a model: it is not a tokenizer.json",
-    "tekken": "Mistral's tekken.json, which is not supported",
+    "tekken": "Mistral's tekken.json, which is not supported: use the model's tokenizer.json",
 }
 FORMAT_OF = {
     "tokenizer.bin": "binary",

@@ -138,7 +138,7 @@ def test_hostile_pickles_are_refused_and_nothing_happens(data, message, tmp_path
 def test_a_bad_line_is_named(line, message, tmp_path):
     (tmp_path / "t.tiktoken").write_text(f"AQ== 0\n\nAg== 1\n{line}\n")
     with pytest.raises(ValueError, match=rf"t\.tiktoken{message}"):
-        read_tiktoken(tmp_path / "t.tiktoken")
+        read_vocabulary(tmp_path / "t.tiktoken")
 
 
 def test_ranks_without_a_pattern_ask_for_one(tmp_path):

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tokenizers.normalizers import Lowercase, Replace
 
 from chatmill.app.cli import main
 from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment
 from chatmill.tokenizer.exporting import parity
 from chatmill.tokenizer.exporting.exports import export_all
 from chatmill.tokenizer.exporting.parity import load_encoders
-from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary, tokenizer_file
+from chatmill.tokenizer.formats.tokenizer_loading import files_of, load, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.vocabulary import Kind
 from support import external_tokenizers
@@ -147,9 +148,90 @@ def test_ids_are_compared_with_those_of_what_transformers_loads(tmp_path, capsys
     assert "compared with transformers (Qwen2Tokenizer):" in shown and "different on 1, such as 'e\u0301'" in shown
 
 
-def test_a_model_that_changes_text_is_refused_with_an_example(tmp_path):
-    with pytest.raises(ValueError, match=r"t\.model: it changes text, '.*' into '.*'"):
-        load(external_tokenizers.t5_like(tmp_path))
+UNKNOWN = "not a tokenizer, but a file that begins with "
+MERGES = "not a tokenizer, but merges without their vocabulary beside them, such as vocab.json: expected a folder, "
+
+
+def test_all_files_of_a_tokenizer_are_named(tmp_path):
+    external_tokenizers.ranks_like(external_tokenizers.gpt2_like(tmp_path))
+    for files in (["encoder.json", "vocab.bpe"], ["vocab.bpe", "encoder.json"], ["t.tiktoken", "t.tiktoken.json"]):
+        assert [file.name for file in files_of(tmp_path / files[0])] == files
+    assert files_of(tmp_path / "t.tiktoken.json") == [tmp_path / "t.tiktoken.json"]
+
+
+BPE = b'{"model": {"type": "BPE", %s}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}}'
+CONTENTS = [
+    (b"", ": not a tokenizer, but an empty file: expected a folder, a tokenizer.json, a vocabulary with merges"),
+    (
+        b"\xef\xbb\xbf \thello, you there and all the others",
+        f": {UNKNOWN}b'hello, you there and all': expected a folder",
+    ),
+    (b"}\0", f": {UNKNOWN}b'}}\\x00'"),
+    (b"{\0", f": {UNKNOWN}b'{{\\x00'"),
+    (
+        b"version https://git-lfs.github.com/spec/v1\n",
+        ": not a tokenizer, but a pointer of Git LFS, whose content `git",
+    ),
+    (b"#version: 0.2\nt h\n", f": {MERGES}"),
+    (b"t h\r\nth e\r\n", f": {MERGES}"),
+    (b"{", ": not JSON, although it begins like it: Expecting property name"),
+    (b'{"a":' * 100_000, ": not JSON, although it begins like it: maximum recursion depth"),
+    (b'\xef\xbb\xbf \n{"a": 0}', ": a vocabulary without its merges: put them beside it, such as merges.txt"),
+    (b'{"vocab": [0], "a": 1}', ": a JSON object without a model"),
+    (b'{"vocab": {}, "config": {}}', ": a JSON object without a model"),
+    (b'{"a": true}', ": a JSON object without a model: it is not a tokenizer.json"),
+    (b"{}", ": a JSON object without a model"),
+    (b'{"model": [7]}', ": not a tokenizer that chatmill can read: AttributeError("),
+    (b'{"model": {"type": "BPE"}}', ": its pre_tokenizer does not end with ByteLevel, but with None"),
+    (BPE % b'"vocab": {"a": 1}, "merges": []', ": no token has the id 0"),
+    (BPE % b'"merges": []', ": not a tokenizer that chatmill can read: KeyError('vocab')"),
+    (BPE % b'"vocab": {"a": 0}, "merges": 7', ": not a tokenizer that chatmill can read: TypeError("),
+    (b"\n" + b"a" * 65_534 + b"\0", ": not a SentencePiece model: "),
+    (b"\n" + b"a" * 65_535 + b"\0", f": {UNKNOWN}b'{'a' * 24}'"),
+    (b" ab\0", f": {UNKNOWN}b'ab\\x00'"),
+    (b"ab" * 99 + b"chatmill" + b"a" * 248, ": not a complete tokenizer.bin: no footer: it is truncated"),
+    (b"ab" * 99 + b"chatmill" + b"a" * 249, f": {UNKNOWN}b'{'ab' * 12}'"),
+    (b"[CLS]\r\n[UNK]\r\n", ": no entry [PAD]: not a BERT vocabulary"),
+    (b"a [UNK]\nb", f": {UNKNOWN}b'a [UNK]\\nb'"),
+    (b"\x80\x02junk", ": not a pickled tiktoken.Encoding: "),
+    (b"\x80\x06junk", f": {UNKNOWN}b'\\x80\\x06junk'"),
+    (b"AQ==\nAQ== 0\n", f": {UNKNOWN}b'AQ==\\nAQ== 0\\n'"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), CONTENTS, ids=range(len(CONTENTS)))
+def test_what_is_no_tokenizer_is_refused_by_what_it_seems_to_be(content, message, tmp_path):
+    (tmp_path / "t").write_bytes(content)
+    for read in (load, read_vocabulary):
+        with pytest.raises(ValueError) as error:
+            read(tmp_path / "t")
+        assert str(error.value).startswith(f"{tmp_path / 't'}{message}") and str(error.value).count("/t:") == 1
+
+
+def build_lossy(folder, *tokens, **settings):
+    content = external_tokenizers.byte_level(**settings)
+    return external_tokenizers.built(folder, content | {"added_tokens": [*tokens]}).path
+
+
+WITHOUT_BYTES = external_tokenizers.VERBATIM | {"byte_fallback": False, "character_coverage": 0.98}
+MASK = external_tokenizers.added(400, "mask", lstrip=True, special=False)
+LOSSY = {
+    r"t\.model: it changes text, '.*' into '.*': its tokens are not the bytes of the text": external_tokenizers.t5_like,
+    r"t\.model: it has no token for some text: its": lambda folder: external_tokenizers.train_model(
+        folder, model_type="bpe", **WITHOUT_BYTES
+    ),
+    "json: it changes text, 'Café' into 'café'": lambda folder: build_lossy(folder, normalizer=Lowercase()),
+    "json: its preprocessing may change text, so": lambda folder: build_lossy(
+        folder, normalizer=Replace("\u24e9", "z")
+    ),
+    "json: its token 'mask' takes the blanks around it, so they are": lambda folder: build_lossy(folder, MASK),
+}
+
+
+@pytest.mark.parametrize("reason", LOSSY)
+def test_a_tokenizer_that_loses_text_is_refused_with_the_reason(reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        load(LOSSY[reason](tmp_path))
 
 
 def test_bytes_without_a_token_are_left_out_and_told(tmp_path):

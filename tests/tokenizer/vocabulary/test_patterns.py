@@ -1,12 +1,15 @@
 import pytest
 
 from chatmill.tokenizer.vocabulary.patterns import check_expression
-from support.official_patterns import OFFICIAL
 
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 HEAD, SPACES = r"[^\r\n\p{L}\p{N}]?", r"\s*[\r\n]+|\s+(?!\S)|\s+"
 CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-HONEST = OFFICIAL | {
+HONEST = {
+    "cl100k": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++\Z"
+    r"|\s*[\r\n]|\s+(?!\S)|\s",
+    "nanochat": r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+    r"|\s+(?!\S)|\s+",
     "words and spaces": r"\S+|\s+",
     "words, symbols and spaces": r"\w+|[^\w\s]+|\s+",
     "spaces before words": r" ?\S+|\s",

@@ -1,6 +1,6 @@
 """Takes the README's pictures of the chat page and the report with Debian's chromium.
 
-    python tests/support/pictures.py [--folder PATH]
+    python tests/benchmarks/pictures.py [--folder PATH]
 
 PATH is a repository in which `dvc repro` has run (default: this one); its model and its report are shown. The pictures
 are written to `.github/images`. Answers are greedy, so their text is always the same, but their speed is not.
