@@ -103,6 +103,7 @@ def test_conversations_that_are_not_longer_are_whole():
     assert [spans.not_longer(spans.lengths[2] - less).starts.tolist() for less in (0, 1, 2)] == [
         spans.starts[[0, 2]].tolist(), spans.starts[:1].tolist(), [],
     ]  # fmt: skip
+    assert [pack([["a", "b"]], int(spans.lengths[0]) - less).spans.num_cut for less in (0, 1)] == [0, 1]
 
 
 def test_how_many_tokens_a_split_has_makes_no_difference_to_what_remains_of_each_conversation():

@@ -121,3 +121,4 @@ def test_the_conversations_of_a_source_are_read_by_themselves_and_each_once():
     assert alone.span_factors().tolist() == [1] * 200 and alone.source_tokens().tolist()[::2] == [0, 0]
     with pytest.raises(ValueError, match="less than one conversation is left for an epoch: expected larger weights"):
         dataset({"letters": 0, "skills": 0, "talk": 0.002}).source_factors()
+    assert dataset({"letters": 0, "skills": 0, "talk": 0.003}).source_factors().tolist() == [0, 0, 0.003]
