@@ -122,6 +122,9 @@ def test_what_has_nothing_to_train_is_rejected_and_counted():
     dataset = pack([["a", "b"], ["only a question"], ["c", "d"]], 64)
     assert dataset.spans.rejected == 1
     assert [text_of(dataset, i)[-12:-11] for i in range(len(dataset.spans.starts))] == ["b", "d"]
+    assert [list(pack(talks, 64).epoch(0, 0)) for talks in ([], [["only a question"]])] == [[], []]
+    with pytest.raises(ValueError, match="context = 1: expected 2 tokens or more, as one alone predicts none"):
+        pack([["a", "b"]], 1)
 
 
 def test_the_order_follows_from_seed_and_epoch_alone():

@@ -189,6 +189,7 @@ CONTENTS = [
     (b"\n" + b"a" * 65_534 + b"\0", ": not a SentencePiece model: "),
     (b"\n" + b"a" * 65_535 + b"\0", f": {UNKNOWN}b'{'a' * 24}'"),
     (b" ab\0", f": {UNKNOWN}b'ab\\x00'"),
+    (b"\x08ab\0", f": {UNKNOWN}b'\\x08ab\\x00'"),
     (b"ab" * 99 + b"chatmill" + b"a" * 248, ": not a complete tokenizer.bin: no footer: it is truncated"),
     (b"ab" * 99 + b"chatmill" + b"a" * 249, f": {UNKNOWN}b'{'ab' * 12}'"),
     (b"[CLS]\r\n[UNK]\r\n", ": no entry [PAD]: not a BERT vocabulary"),
