@@ -27,19 +27,15 @@ def allow_signals():
         signal.signal(number, signal.SIG_DFL)
 
 
-def start(project, **options):
-    return subprocess.Popen(
-        [sys.executable, "-m", "dvc", "repro", "encode"],
-        cwd=project.folder,
-        preexec_fn=allow_signals,
-        start_new_session=True,
-        **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL} | options,
-    )
+def start(project, stdout=subprocess.DEVNULL, **options):
+    command = [sys.executable, "-m", "dvc", "repro", "encode"]
+    options |= {"cwd": project.folder, "stdout": stdout, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, preexec_fn=allow_signals, start_new_session=True, **options)
 
 
 def error_of(project, **options):
     """What `dvc repro` prints where it fails; None where it does not."""
-    process = start(project, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    process = start(project, subprocess.PIPE, **options)
     text, _ = process.communicate(timeout=120)
     return text if process.returncode else None
 
