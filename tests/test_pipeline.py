@@ -46,8 +46,9 @@ MOST_IN_VAIN_OF_TRAINING = 0.015  # of the modules
 each_stage = pytest.mark.parametrize("name", STAGES)
 
 
-def test_a_folder_of_external_files_says_what_it_is_for_and_reruns_nothing_by_that():
+def test_no_page_about_code_reruns_a_stage_and_that_of_a_folder_for_files_says_what_it_is_for():
     with Repo(str(ROOT)) as repo:
+        assert not [path for path in repo.dvcignore.find(localfs, str(SOURCE)) if path.endswith(".md")]
         assert not repo.config["core"].get("autostage")  # what to stage for a commit is everybody's own choice
         for folder in (ROOT / "data/raw/external").iterdir():
             _, parameter, _ = (folder / "README.md").read_text().split("`")

@@ -77,12 +77,6 @@ def test_dvc_plans_to_rerun(project, edited, key, value, expected):
 
 
 @pytest.mark.slow
-def test_a_readme_beside_the_code_reruns_nothing(project, edited):
-    edited("stages/chatmill/training/README.md", lambda content: content + b"More.\n")
-    assert planned(project) == []
-
-
-@pytest.mark.slow
 def test_the_tokenizers_type_there_and_back(project, edited):
     edited("params.yaml", lambda content: content)
     before = (project.folder / "dvc.lock").read_text()

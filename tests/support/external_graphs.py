@@ -129,11 +129,7 @@ def cached(
     to_model, to_graph, axis = LAYOUTS[layout]
     heads = 2 if kind == "llama" else 4
     caches = {name: to_graph(torch.zeros(1, heads, 2, 8)).to(dtype) for name in names}
-    masks = {
-        "2d": torch.ones(1, 2 + time),
-        "bool": torch.ones(1, 1, time, 2 + time),
-        "add": torch.ones(1, 1, time, 2 + time),
-    }
+    masks = {"2d": torch.ones(1, 2 + time)} | dict.fromkeys(("bool", "add"), torch.ones(1, 1, time, 2 + time))
     types = {"2d": torch.int32, "bool": torch.bool, "add": torch.float32}
     inputs = {"input_ids": torch.ones(1, time, dtype=torch.int32), "attention_mask": masks[mask].to(types[mask])}
     if kind != "bloom":

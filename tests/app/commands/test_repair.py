@@ -1,7 +1,9 @@
 import os
+import py_compile
 import subprocess
 import sys
 from contextlib import chdir
+from pathlib import Path
 from random import Random
 
 import psutil
@@ -88,11 +90,8 @@ def test_data_that_no_stage_makes_is_never_removed(project, repair):
     stored = in_cache(project, b"large\n" * 20)
     damage(stored, "flip", Random(1))
     lines = repair()
-    assert [(project / name).read_text() for name in ("raw.txt", "large.txt", "data/fold/notes.txt")] == [
-        "mine\n",
-        "also mine\n",
-        "mine as well\n",
-    ]
+    texts = [(project / name).read_text() for name in ("raw.txt", "large.txt", "data/fold/notes.txt")]
+    assert texts == ["mine\n", "also mine\n", "mine as well\n"]
     assert (project / f".dvc/tmp/corrupt/{stored.parent.name}{stored.name}").stat().st_size == 120
     assert any("`git checkout HEAD -- raw.txt` restores it" in line for line in lines)
     assert "large.txt: is not what its .dvc file says: `dvc add large.txt` records it, no sound copy is here" in lines
@@ -114,6 +113,17 @@ def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_o
     assert resume.exists()
 
 
+def test_what_a_full_disk_left_is_removed(project, repair):
+    module, left = project / "stages/part.py", project / "data/.part.tmp"
+    module.parent.mkdir()
+    for file in (module, left):
+        file.write_text("number = 1\n")
+    cut = Path(py_compile.compile(str(module)))
+    os.truncate(cut, cut.stat().st_size - 4)
+    repair()
+    assert module.exists() and not cut.exists() and not left.exists()
+
+
 @pytest.mark.parametrize("place", [".dvc/tmp/lock", ".cache/locks/mix-train"])
 def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
     damage(project / "data/copy.txt", "flip", Random(1))
@@ -124,9 +134,8 @@ def test_beside_a_running_command_nothing_is_touched(project, capsys, place):
         process.stdout.readline()
         assert main(["repair"]) == 1
         process.communicate(b"\n")
-    assert capsys.readouterr().err == (
-        f"chatmill: {project / place}: held by a running command: wait for its end, or end it\n"
-    )
+    expected = f"chatmill: {project / place}: held by a running command: wait for its end, or end it\n"
+    assert capsys.readouterr().err == expected
     assert (project / "data/copy.txt").exists()
 
 

@@ -1,7 +1,9 @@
-"""What killed commands leave: entries of DVC's locks, temporary files, and scratch folders of stages."""
+"""What killed commands and full disks leave: DVC's locks and temporary files, scratch folders, cut modules."""
 
 import fcntl
 import json
+import marshal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -36,6 +38,20 @@ def leftovers(project: Project) -> Iterator[Leftover]:
     for folder in folders:
         if folder.is_dir() and not is_alive(int(folder.name), folder.stat().st_mtime):
             yield Leftover(folder, "was left by a stage that was ended", partial(discard_scratch, folder))
+    for file in sorted(file for place in places for file in place.glob(f".*{TEMPORARY}")):
+        yield Leftover(file, "was left by an interrupted command", file.unlink)
+    for file in sorted((project.root / "stages").rglob(f"__pycache__/*.{sys.implementation.cache_tag}.pyc")):
+        if _is_cut(file):
+            yield Leftover(file, "was cut, as on a full disk: Python fails at it", file.unlink)
+
+
+def _is_cut(module: Path) -> bool:
+    """Whether a compiled module is not whole behind its header of 16 bytes, at which Python ends in an EOFError."""
+    try:
+        marshal.loads(module.read_bytes()[16:])
+    except (EOFError, ValueError, TypeError):
+        return True
+    return False
 
 
 def running(project: Project) -> tuple[Path, str] | None:
