@@ -322,9 +322,9 @@ def read_folder(folder: Path) -> Vocabulary:
     """The vocabulary of a folder. Raises ValueError if a file is missing, damaged, or from another tokenizer."""
     check_manifest(folder)
     description = read_json(folder / DESCRIPTION)
-    expected = description.get("fingerprint")
-    if expected is None or "type" not in description:
+    if not isinstance(description, dict) or not {"fingerprint", "type"} <= description.keys():
         raise ValueError(f"{folder / DESCRIPTION} describes no tokenizer: make it anew")
+    expected = description["fingerprint"]
     vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON, description["type"])
     model = folder / SENTENCEPIECE_MODEL
     if vocabulary.fingerprint != expected and model.exists():  # tokenizer.json does not name user-defined pieces
