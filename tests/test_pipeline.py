@@ -223,7 +223,8 @@ def test_tracks_its_own_section_and_those_it_reads(name):
     assert STAGES[name]["params"] == others + own + list(SIGNATURES[name].other_sections)
 
 
-def test_every_tokenizer_type_has_its_settings_in_params():
+def test_every_script_is_a_stage_and_every_tokenizer_type_has_its_settings_in_params():
+    assert set(MAINS) == set(STAGES)
     assert set(TYPES) == set(PARAMS["train_tokenizer"]) - set(SIGNATURES["train_tokenizer"].model.model_fields)
 
 
@@ -232,10 +233,6 @@ def test_described_alike_everywhere(name):
     description = STAGES[name]["desc"]
     assert inspect.getdoc(importlib.import_module(name)).splitlines()[0] == description
     assert f"`{name}` | {description} |" in (ROOT / "stages/README.md").read_text()
-
-
-def test_every_script_is_a_stage():
-    assert {script.stem for script in SOURCE.glob("*.py")} == set(STAGES)
 
 
 def dependencies(name="chatmill", extras=("test", "hf", "fast")):

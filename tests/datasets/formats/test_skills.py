@@ -143,6 +143,7 @@ def test_half_of_the_held_back_phrasings_are_asked_in_test_and_the_others_in_val
         ('"+": [plus, "+"]', '"+": plus', r"words\.operations\.\+: Input should be a valid list"),
         ("weight: 2\n", "weight: 0\n", r"skills\.\w+\.weight: Input should be greater than 0"),
         ("skills:", "skills: [", "not YAML: while parsing"),
+        ("What is {sum}?", "", r"skills\.arithmetic\.known\.0: String should have at least 1 character"),
     ],
 )
 def test_what_is_wrong_with_the_file_is_said_in_one_line(tmp_path, old, new, message):

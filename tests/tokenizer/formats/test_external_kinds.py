@@ -65,6 +65,9 @@ def test_the_folder_of_an_external_tokenizer_is_read_as_it_was_written(kind, tmp
     vocabulary = add_special_tokens(make_lossless(read_vocabulary(build(tmp_path).path)), [])
     write_folder(vocabulary, tmp_path / "tokenizer")
     assert read_folder(tmp_path / "tokenizer").fingerprint == vocabulary.fingerprint
+    (tmp_path / "tokenizer/manifest.json").rename(tmp_path / "tokenizer/chatmill_tokenizer.json")
+    with pytest.raises(ValueError, match=r"chatmill_tokenizer\.json describes no tokenizer: make it anew"):
+        read_folder(tmp_path / "tokenizer")
 
 
 @pytest.mark.parametrize("kind", REFUSED)
