@@ -27,7 +27,7 @@ from playwright.sync_api import Page
 from safetensors.torch import save_file
 
 from chatmill.app.commands.page import build_page
-from chatmill.app.page.content import PageContent, read_content, tokenizer_content
+from chatmill.app.page.content import PageContent, read_content, tokenizer_content, weights_text
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from chatmill.conversation import Conversation, is_document, parse
 from chatmill.engines.pytorch_engine import PyTorchEngine
@@ -89,7 +89,7 @@ def measure_page(page: Page, model: Path, file: Path) -> None:
     content = read_content(model, model.name)
     file.write_bytes(build_page(model, model.name))
     size, weights = file.stat().st_size, sum(one["rows"] * one["columns"] for one in content.description["tensors"])
-    encoded = len(content.weights) * 4 // 3  # base64
+    encoded = len(weights_text(content.weights).encode())
     rest = f"{encoded / weights:.3f} times and {(size - encoded) / 1000:,.0f} kB"
     print(f"| bytes, {model.name} | {size:,} | {weights:,} weights: {rest} |", flush=True)
     page.goto(f"file://{file}")

@@ -6,6 +6,7 @@ import json
 import torch
 
 from chatmill.app.commands.page import PAGE, bundle
+from chatmill.app.page.content import weights_text
 
 EXPOSED = ("answering", "backend", "calculator", "detokenizer", "model", "sampler", "template", "tokenizer")
 START = "globalThis.ready = $load('page/backend.js').then((backend) => (globalThis.backend = backend));"
@@ -50,7 +51,7 @@ def open_content(page, content):
     """Open a PageContent in the engine, which then answers `ANSWER`."""
     wasm = base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode()
     description = json.loads(json.dumps(content.description))
-    page.evaluate(OPEN, [description, base64.b64encode(content.weights).decode(), wasm])
+    page.evaluate(OPEN, [description, weights_text(content.weights), wasm])
 
 
 def dequantized(content):

@@ -19,7 +19,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
-from chatmill.app.page.content import read_content
+from chatmill.app.page.content import read_content, weights_text
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 # Modules of JavaScript as one script, which loads them by their names.
@@ -106,7 +106,7 @@ def build_page(model: Path, name: str) -> bytes:
     data = {
         "content": _json(content.description),
         "kernel": base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
-        "weights": base64.b64encode(content.weights).decode(),
+        "weights": weights_text(content.weights),
     }
     head = [
         "<!doctype html>",

@@ -178,7 +178,9 @@ def _property(text: str) -> str:
 
 # What the page has of a model: its shape, weights, tokenizer and template, as page/static/backend.js reads them.
 
-MOST_WEIGHTS = 375_000_000  # as base64 they are 500 MB, and Chromium's longest text has 536 million characters
+MOST_WEIGHTS = 375_000_000  # each is a character, and Chromium's longest text has 536 million
+_ESCAPE = ord("\\")
+_ESCAPED = (_ESCAPE, *b"\0\r<")  # the backslash itself is replaced first
 OTHERS = "`chatmill chat` and `chatmill serve` run it, and `chatmill gguf` may convert it for llama.cpp"
 _PUNCTUATION = r"[\p{P}\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e]"
 
@@ -266,6 +268,20 @@ def quantize_rows(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDA
     scales = (np.abs(values).max(axis=1) / np.float32(127)).astype(np.float32)
     divisors = np.where(scales == 0, np.float32(1), scales)[:, None]
     return scales, np.rint(values / divisors).astype(np.int8)
+
+
+def weights_text(data: bytes) -> str:
+    """The data as characters: the int8 values next to 0 are ASCII, so that the page has 1.1 bytes for most weights.
+
+    Four characters would be lost or read as markup in a page: they stand as a backslash and another one.
+    """
+    nearest = sorted(range(256), key=lambda byte: 2 * byte if byte < 128 else 511 - 2 * byte)
+    codes = [code for code in range(256) if code not in _ESCAPED] + [*_ESCAPED]
+    table = bytes(code for _, code in sorted(zip(nearest, codes, strict=True)))
+    written = data.translate(table)
+    for code in _ESCAPED:
+        written = written.replace(bytes([code]), bytes([_ESCAPE, code ^ 64]))
+    return written.decode("latin-1")
 
 
 def _shape(config: ModelConfig) -> dict[str, Any]:

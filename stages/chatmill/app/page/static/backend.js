@@ -8,7 +8,7 @@ import { Answering, RequestError } from "./answering.js";
 import { Model } from "./model.js";
 import { Tokenizer } from "./tokenizer.js";
 
-/** @typedef {{ shape: import("./model.js").Shape, tensors: import("./model.js").Tensor[], tokenizer: any,
+/** @typedef {{ size: number, shape: import("./model.js").Shape, tensors: import("./model.js").Tensor[], tokenizer: any,
  *   template: import("./template.js").Description, stop_ids: number[], tools: string[] }} Content */
 /** @typedef {{ call: number, type: "open" | "chat" | "tokens" | "stop", [name: string]: any }} Question */
 
@@ -57,11 +57,11 @@ function letMessagesIn() {
   }).finally(() => port1.close());
 }
 
-/** The model in the page's data, of which weights and the larger lists are in base64.
+/** The model in the page's data, of which the larger lists are in base64.
  * @param {Content} content @param {string} weights @param {string} wasm
  */
-export function open({ shape, tensors, tokenizer, template, stop_ids: stopIds, tools }, weights, wasm) {
-  const model = new Model(shape, tensors, decode(weights), decode(wasm));
+export function open({ size, shape, tensors, tokenizer, template, stop_ids: stopIds, tools }, weights, wasm) {
+  const model = new Model(shape, tensors, readWeights(weights, size), decode(wasm));
   return new Answering(model, new Tokenizer(readVocabulary(tokenizer)), template, stopIds, tools);
 }
 
@@ -78,6 +78,22 @@ export function readVocabulary(content) {
     scores: new Float64Array(decode(content.scores).buffer),
     merges: new Uint32Array(decode(content.merges).buffer),
   };
+}
+
+/** The bytes that page/content.py wrote as characters, of which a backslash changes the next one.
+ * @param {string} text @param {number} size
+ */
+export function readWeights(text, size) {
+  const escaped = [92, 0, 13, 60];
+  const codes = [...Array(256).keys()].filter((code) => !escaped.includes(code)).concat(escaped);
+  const values = new Uint8Array(256);
+  codes.forEach((code, i) => (values[code] = i % 2 ? -(i + 1) / 2 : i / 2)); // 0, -1, 1, -2, … as int8
+  const bytes = new Uint8Array(size);
+  for (let at = 0, place = 0; at < size; at += 1, place += 1) {
+    const code = text.charCodeAt(place);
+    bytes[at] = values[code === 92 ? text.charCodeAt((place += 1)) ^ 64 : code];
+  }
+  return bytes;
 }
 
 /** The bytes of base64.

@@ -31,7 +31,7 @@ worker.onerror = ({ message }) => {
   stopped = `the model has stopped: ${message || "the browser does not run its worker"}: reload the page`;
   for (const listener of listeners.values()) listener({ error: stopped });
 };
-const opened = result({ type: "open", content, weights: textOf("weights").trim(), wasm: textOf("kernel").trim() });
+const opened = result({ type: "open", content, weights: textOf("weights"), wasm: textOf("kernel").trim() });
 opened.then(() => document.documentElement.setAttribute("data-ready", String(performance.now())), () => {});
 document.getElementById("weights")?.remove(); // the memory of the text
 
