@@ -41,8 +41,8 @@ NAMES = "chatmill", "transformers"
 def child(name: str, lora: int | None, steps: int) -> dict[str, float]:
     """Train for some steps; the tokens a second after the first, and the peak of memory."""
     section = yaml.safe_load(Path("params.yaml").read_text())
-    settings = section["train_model"] | {"threads": section["threads"], "lora_rank": lora}
-    parameters = TrainParameters.model_validate(settings | {"steps": steps, "compile": False})
+    settings = section["train_model"] | {"threads": section["threads"], "lora_rank": lora, "steps": steps}
+    parameters = TrainParameters.model_validate(settings)
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()
     data = read_data(*DATA, parameters)

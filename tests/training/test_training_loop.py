@@ -1,9 +1,19 @@
-import pytest
+from dataclasses import replace
 
+import numpy as np
+import pytest
+import torch
+
+from chatmill.conversation import LossKind
+from chatmill.model.chat_model import MAX_WHOLE_VOCAB
 from chatmill.training.distributed import SINGLE_PROCESS
+from chatmill.training.hardware import HardwareSettings
+from chatmill.training.packing import Batch
 from chatmill.training.plan import SHORT_ROW, plan_steps
 from chatmill.training.train_parameters import TrainParameters
+from chatmill.training.trainer import make_trainer
 from support.packed import pack
+from support.tiny import CONFIG, random_model
 
 SIZE = {"depth": 1, "context": 512, "steps": 10, "batch_size": 1024, "prompt_loss_weight": 0.1}
 PARAMETERS = TrainParameters(**SIZE, seed=3, threads=1, precision="float32", compile=False)
@@ -42,3 +52,24 @@ def test_a_run_begins_with_short_rows_of_the_conversations_that_fit():
 def test_a_run_that_resumes_sees_the_rows_of_one_that_was_not_stopped(completed):
     whole = plan([SHORT] * 50 + [LONG] * 2)
     assert described(whole.steps_after(completed)) == described(whole.steps_after(0))[completed:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_compiled_layers_of_a_model_with_a_large_vocabulary_train_as_others_do(precision):
+    """Conversations of other lengths, and other numbers of targets, in each step."""
+    random, losses = np.random.default_rng(0), []
+    ids = random.integers(MAX_WHOLE_VOCAB, size=(3, 2, 65))
+    for compiled in (False, True, True):
+        hardware = HardwareSettings("cpu", precision, compiled)
+        model = random_model(replace(CONFIG, vocab_size=MAX_WHOLE_VOCAB + 64))
+        trainer = make_trainer(model, PARAMETERS, 3, hardware, torch.ones(MAX_WHOLE_VOCAB + 64), SINGLE_PROCESS)
+        losses.append([])
+        for step, rows in enumerate(ids):
+            conversations = np.tile(np.arange(64), (2, 1)) // (20 + 5 * step)
+            loss = np.where(conversations < 2, LossKind.TRAINED, LossKind.IGNORED)
+            places = np.tile(np.arange(64), (2, 1)) % (20 + 5 * step)
+            losses[-1].append(trainer.step([Batch(rows[:, :-1], places, conversations, rows[:, 1:], loss)]).loss)
+    torch.use_deterministic_algorithms(False)  # as before
+    assert losses[1] == losses[2]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if precision == "float32" else 1e-2)

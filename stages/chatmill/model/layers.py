@@ -4,7 +4,7 @@ Shapes: B batch, T time (tokens), S time with the cached past, H heads, K key-va
 """
 
 import math
-from itertools import pairwise
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -92,17 +92,22 @@ def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segmen
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
-    """The same for a CPU: short conversations in a row of 1,024 tokens have few pairs of all."""
-    time = queries.shape[2]
-    borders = segments.borders.unique_consecutive().tolist()
-    parts = []
-    for start, end in pairwise(borders):
-        row, here = start // time, slice(start % time, (end - 1) % time + 1)
-        one = slice(row, row + 1)
-        q, k, v = (heads[one, :, here] for heads in (queries, keys, values))
-        parts.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).squeeze(0))
-    rows: Tensor = torch.cat(parts, dim=1).unflatten(1, (len(queries), time))  # (H, B, T, D)
+    """The same for a CPU: short conversations in a row of 1,024 tokens have few pairs of all.
+
+    In float32, as the kernel's backward pass takes up to three times longer in bfloat16.
+    """
+    lengths = segments.borders.unique_consecutive().diff().tolist()
+    conversations = zip(*(_one_row(heads).split(lengths, dim=2) for heads in (queries, keys, values)), strict=True)
+    attended = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
+    with torch.autocast("cpu", enabled=False):
+        row = torch.cat([attended(q, k, v) for q, k, v in conversations], dim=2).to(values.dtype)
+    rows: Tensor = row[0].unflatten(1, (len(queries), -1))  # (H, B, T, D)
     return rows.transpose(0, 1)
+
+
+def _one_row(heads: Tensor) -> Tensor:
+    """(B, H, T, D) -> (1, H, B T, D) float32."""
+    return heads.transpose(0, 1).flatten(1, 2).float()[None]
 
 
 # The parts of a model: attention, feed-forward, a layer of both, and the cache of keys and values.
@@ -173,7 +178,7 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
         width, size, variant = config.hidden_size, config.head_dim, config.variant
-        self.layer, self.head_dim = layer, size
+        self.layer, self.head_dim, self.attend = layer, size, attend
         self.q_proj = nn.Linear(width, config.num_attention_heads * size, bias=variant.qkv_bias)
         self.k_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
         self.v_proj = nn.Linear(width, config.num_key_value_heads * size, bias=variant.qkv_bias)
@@ -191,7 +196,7 @@ class Attention(nn.Module):
         keys = rotate(self.k_norm(self.k_proj(x).view(heads).float()).transpose(1, 2), *rotary).to(values.dtype)
         if cache is not None:
             keys, values = cache.append(self.layer, keys, values)
-        attended: Tensor = self.o_proj(attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
+        attended: Tensor = self.o_proj(self.attend(queries, keys, values, mask).transpose(1, 2).flatten(2))
         return attended
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from chatmill.conversation import LossKind
 from chatmill.model.chat_model import Answers, ChatModel, Decoder, SoftTargets
-from chatmill.model.layers import Segments, conversation_mask, find_segments
+from chatmill.model.layers import Layer, Segments, attend, conversation_mask, find_segments
 from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
 from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
 from chatmill.training.optimizer import Optimizers, adamw, default_rate, learning_rate_factor, muon_adamw
@@ -39,15 +39,15 @@ def keep_freed_memory() -> None:
             library.mallopt(parameter, value)
 
 
-def takes_segments(model: ChatModel, device: torch.device, precision: Precision, *, compiled: bool) -> bool:
+def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
     """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
 
     On NVIDIA GPUs since Ampere in bfloat16, unless it has a sliding window, chunks, or heads of an unusual size; on a
-    CPU where nothing is compiled and attention is a good part of a step: in models with a large vocabulary.
+    CPU in models with a large vocabulary, whose layers, not the whole of which, may be compiled.
     """
     if device.type == "cpu":
         plain = type(model.model) is Decoder and not model.config.variant.sliding_window
-        return plain and model.computes_loss_in_blocks and not compiled
+        return plain and model.computes_loss_in_blocks
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
     fits = model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
@@ -152,7 +152,7 @@ class Trainer:
         self.initial_teacher_weight = teacher_weight
         self.logged_steps: Container[int] = ()
         self.gradient_norm: float | None = None
-        self.has_segments = takes_segments(model, group.device, precision, compiled=compiled)
+        self.has_segments = takes_segments(model, group.device, precision)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
         self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
@@ -255,6 +255,14 @@ class Trainer:
         return self.model.nats(ids, positions, mask, targets, soft_targets, answers)
 
 
+def compile_layers(model: ChatModel, device: torch.device) -> None:
+    """Compile what all layers do, where the loss is in blocks, whose number of targets differs between batches."""
+    for layer in (module for module in model.modules() if isinstance(module, Layer)):
+        if device.type == "cpu":
+            layer.self_attn.attend = torch.compiler.disable(attend)  # the lengths of conversations differ, too
+        layer.compile(dynamic=False)
+
+
 def make_trainer(
     model: ChatModel,
     parameters: TrainParameters,
@@ -273,6 +281,8 @@ def make_trainer(
     sharded = parameters.shard and group.size > 1
     if sharded:
         shard(model, group, compiled=hardware.compile)
+    elif hardware.compile and model.computes_loss_in_blocks:
+        compile_layers(model, group.device)
     model.to(group.device)
     rate = parameters.learning_rate or default_rate(model, is_new=is_new, has_adapters=parameters.lora_rank is not None)
     precision = NUMBER_FORMATS[hardware.precision].dtype
@@ -283,7 +293,7 @@ def make_trainer(
         steps=steps,
         prompt_weight=parameters.prompt_loss_weight,
         precision=hardware.precision,
-        compiled=hardware.compile and not sharded,
+        compiled=hardware.compile and not sharded and not model.computes_loss_in_blocks,
         group=group,
         teacher_weight=parameters.teacher_weight,
     )
