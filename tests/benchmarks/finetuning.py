@@ -4,7 +4,8 @@
 
 Each trains the model that train_model.initial of params.yaml names, on the rows and in the precision of params.yaml, in
 a process of its own; they take turns. The Trainer has AdamW, packed rows and no padding, and its loss is that of the
-answers. Tokens/s are of the steps after the first; memory is the peak of the process.
+answers; chatmill compiles the layers, unless train_model.compile is false. Tokens/s are of the steps after the first;
+memory is the peak of the process.
 """
 
 import argparse
@@ -42,6 +43,7 @@ def child(name: str, lora: int | None, steps: int) -> dict[str, float]:
     """Train for some steps; the tokens a second after the first, and the peak of memory."""
     section = yaml.safe_load(Path("params.yaml").read_text())
     settings = section["train_model"] | {"threads": section["threads"], "lora_rank": lora, "steps": steps}
+    settings["compile"] = settings["compile"] is not False  # auto is for a longer run than this
     parameters = TrainParameters.model_validate(settings)
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()

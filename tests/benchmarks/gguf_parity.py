@@ -2,10 +2,10 @@
 
     python tests/benchmarks/gguf_parity.py [MODEL] [CONVERSATIONS] [--texts FOLDER] [--times N] [--chats N] [--limit N]
 
-MODEL is a folder that train_model wrote (default: data/model), CONVERSATIONS a file that mix wrote (default:
-data/chat/test.jsonl). FOLDER has real texts, as those of tests/support/hard_texts.py; without it, the texts are made.
-llama.cpp keeps its cache in float32. Where an answer differs, the row shows the gap between the two largest logits of
-chatmill at the first other token: the smaller, the less it means.
+MODEL is a folder that train_model wrote (default: data/model), or a GGUF file, which both read; CONVERSATIONS is a file
+that mix wrote (default: data/chat/test.jsonl). FOLDER has real texts, as those of tests/support/hard_texts.py; without
+it, the texts are made. llama.cpp keeps its cache in float32. Where an answer differs, the row shows the gap between the
+two largest logits of chatmill at the first other token: the smaller, the less it means.
 """
 
 import argparse
@@ -35,6 +35,7 @@ from support.texts import NAUGHTY
 
 QUANTIZED = ["f16", "q8_0", "q4_0"]
 MAX_TOKENS = 96  # of an answer
+MOST_TOKENS = 1024  # of a conversation with a file whose context is longer
 
 
 class LlamaEngine:
@@ -146,6 +147,14 @@ def main() -> None:
     step = max(1, len(test.records) // options.limit)
     prompts = [talk[:1] if talk[0].role == "user" else talk[:2] for talk in test.conversations]
     prompts = prompts[:: max(1, len(prompts) // options.chats)][: options.chats]
+    texts = make_texts(options.texts, options.times) | {"own": NAUGHTY}
+    if options.model.suffix == ".gguf":
+        llama = LlamaEngine(options.model, min(loaded.engine.context, MOST_TOKENS), options.threads)
+        compare_ends(loaded, llama)
+        compare_ids(loaded.tokenizer, llama, texts)
+        compare_prompts(loaded, llama, prompts)
+        compare_answers(loaded, llama, prompts)
+        return
     with tempfile.TemporaryDirectory() as folder:
         files = Path(folder) / "gguf"
         export_gguf.main(options.model, files, quantize=QUANTIZED)
@@ -155,7 +164,7 @@ def main() -> None:
         }
         print("| | llama.cpp as chatmill | |\n|---|---|---|")
         compare_ends(loaded, engines["f32"])
-        compare_ids(loaded.tokenizer, engines["f32"], make_texts(options.texts, options.times) | {"own": NAUGHTY})
+        compare_ids(loaded.tokenizer, engines["f32"], texts)
         compare_prompts(loaded, engines["f32"], prompts)
         same_weights = load_model(files / "model-q8_0.gguf", "cpu", options.threads)
         same_weights.engine.name = "chatmill on q8_0"
