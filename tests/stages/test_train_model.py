@@ -11,15 +11,12 @@ from safetensors.torch import load_file
 
 import encode
 from chatmill.conversation import Message, Record, render
-from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import load_chat_model
 from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.training.model_folder import read_byte_encoder
-from chatmill.training.optimizer import muon_adamw
-from chatmill.training.trainer import Trainer
-from support.tiny import CONFIG, VOCABULARY, random_model
+from support.tiny import VOCABULARY
 from support.training_runs import (
     kill_when_saved,
     mark_checkpoint,
@@ -41,14 +38,6 @@ def tokens(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(tokens, tmp_path_factory):
     return run_training(tokens, tmp_path_factory.mktemp("trained"), steps=60)
-
-
-def trainer(**changes):
-    model = random_model(CONFIG)
-    options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
-    return Trainer(
-        model, muon_adamw(model, 0.01, torch.float32), torch.from_numpy(token_byte_lengths(VOCABULARY)), **options
-    )
 
 
 def test_it_learns_what_it_is_shown(trained):

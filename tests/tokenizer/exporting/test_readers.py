@@ -1,16 +1,4 @@
-from chatmill.tokenizer.exporting.exports import add_readers
-
 JSON_READERS = {"tokenizers", "transformers", "transformers.js", "ONNX Runtime GenAI"}
-
-
-def readers(vocabulary, format="tiktoken"):
-    """The reasons of each reader of a format, with their examples."""
-    entry = {"files": []}
-    add_readers({format: entry}, vocabulary)
-    return {
-        reader: {each["reason"].split(":")[0]: each.get("example") for each in differences}
-        for reader, differences in entry.get("readers", {}).items()
-    }
 
 
 def test_all_that_read_a_tokenizer_json_take_names_of_control_tokens_for_the_tokens(exported):

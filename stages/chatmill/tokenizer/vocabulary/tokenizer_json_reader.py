@@ -60,6 +60,8 @@ def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
     if "model" not in content:
         raise ValueError("a JSON object without a model: it is not a tokenizer.json")
     model = content["model"]
+    if not model.get("vocab"):
+        raise ValueError("its model has no vocabulary")
     if model.get("dropout"):
         raise ValueError("its dropout makes ids random: set it to null in the file")
     if suffix := model.get("end_of_word_suffix"):
