@@ -6,10 +6,9 @@ import weakref
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from chatmill.training.checkpoint import tensors_of, write_state
-from chatmill.training.distributed import join_process_group, load_full_state_dict, shard
+from chatmill.training.distributed import join_process_group, shard
 from chatmill.training.optimizer import muon_adamw
 from support.tiny import random_model
 
@@ -28,46 +27,20 @@ def _work(rank, work, processes, port, arguments):
     work(*arguments)
 
 
-def local_bytes(tensors):
-    local = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
-    return sum(tensor.numel() * tensor.element_size() for tensor in local)
-
-
-def train_step(group, sharded):
-    """A model and its optimizer after a step."""
+def sharded_step(group):
+    """A sharded model and its optimizer after a step."""
     model = random_model()
-    if sharded:
-        shard(model, group, compiled=False)
+    shard(model, group, compiled=False)
     optimizer = muon_adamw(model, 0.01, torch.float32)
     model(torch.arange(group.rank, 20)[None]).square().mean().backward()
     optimizer.step(1.0)
     return model, optimizer
 
 
-def state_of(model, optimizer):
-    states = (state.values() for o in optimizer.optimizers for state in o.state.values())
-    return [*model.parameters(), *(tensor for state in states for tensor in state)]
-
-
-def check_shards(folder):
-    with join_process_group("cpu") as group:
-        (model, optimizer), (whole_model, whole_optimizer) = (train_step(group, sharded) for sharded in (True, False))
-        parts, wholes = state_of(model, optimizer), state_of(whole_model, whole_optimizer)
-        np.save(folder / f"{group.rank}.npy", [local_bytes(parts), local_bytes(wholes)])
-        weights, states = group.outline(group.gather_full([model.state_dict(), optimizer.state_dict()]))
-        restored, other = train_step(group, True)
-        with torch.no_grad():
-            [weight.zero_() for weight in restored.parameters()]
-        load_full_state_dict(restored, weights, group)
-        other.load_state_dict(states, group)
-        pairs = zip(parts, state_of(restored, other), strict=True)
-        np.save(folder / f"same{group.rank}.npy", [bool((a == b).all()) for a, b in pairs])
-
-
 def count_held(folder):
     """Save a sharded state, and write how many of its whole tensors the main process held at once."""
     with join_process_group("cpu") as group:
-        model, optimizer = train_step(group, True)
+        model, optimizer = sharded_step(group)
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         seen, held = [], []
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from support.process_groups import check_shards, count_held, in_processes
+from support.process_groups import count_held, in_processes
 from support.tiny import VOCABULARY
 from support.training_runs import free_port, kill_when_saved, read_curve, run_training, training_command, write_tokens
 
@@ -72,13 +72,6 @@ def test_parts_of_its_own_lose_as_much_in_one_process_as_spread_over_two(tokens,
         for processes in (1, 2)
     )
     np.testing.assert_allclose(two, one, rtol=1e-4)
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("shards")
-    in_processes(check_shards, 2, [folder])
-    return folder
 
 
 @pytest.mark.slow

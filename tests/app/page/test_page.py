@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from chatmill.app import cli
 from chatmill.app.commands.page import build_page
-from chatmill.app.page.content import read_content, template_content, to_javascript, tokenizer_content
+from chatmill.app.page.content import read_content, template_content, to_javascript, tokenizer_content, weights_text
 from chatmill.calculator import calculate
 from chatmill.checkpoints.configuration import Variant
 from chatmill.conversation import CONTROL_TOKENS, Message
@@ -64,6 +64,15 @@ def engine(browser, tmp_path):
 
 def test_a_page_has_the_same_bytes_each_time(model):
     assert build_page(model, "tiny") == build_page(model, "tiny")
+
+
+def test_every_pair_of_bytes_of_the_weights_is_read_as_it_was_written(engine, tmp_path):
+    data = bytes(byte for first in range(256) for second in range(256) for byte in (first, second))
+    file = tmp_path / "engine.html"
+    file.write_text(f'{file.read_text()}<script type="text/plain" id="weights">{weights_text(data)}</script>')
+    engine.reload()
+    read = "async (size) => [...(await ready).readWeights(document.getElementById('weights').textContent, size)]"
+    assert bytes(engine.evaluate(read, len(data))) == data
 
 
 def test_only_the_script_of_the_page_may_run_and_nothing_may_connect(model):
