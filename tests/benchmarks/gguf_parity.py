@@ -148,6 +148,7 @@ def main() -> None:
     prompts = [talk[:1] if talk[0].role == "user" else talk[:2] for talk in test.conversations]
     prompts = prompts[:: max(1, len(prompts) // options.chats)][: options.chats]
     texts = make_texts(options.texts, options.times) | {"own": NAUGHTY}
+    print("| | llama.cpp as chatmill | |\n|---|---|---|")
     if options.model.suffix == ".gguf":
         llama = LlamaEngine(options.model, min(loaded.engine.context, MOST_TOKENS), options.threads)
         compare_ends(loaded, llama)
@@ -162,7 +163,6 @@ def main() -> None:
         engines = {
             kind: LlamaEngine(files / f"model-{kind}.gguf", context, options.threads) for kind in ["f32", *QUANTIZED]
         }
-        print("| | llama.cpp as chatmill | |\n|---|---|---|")
         compare_ends(loaded, engines["f32"])
         compare_ids(loaded.tokenizer, engines["f32"], texts)
         compare_prompts(loaded, engines["f32"], prompts)

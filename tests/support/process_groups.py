@@ -30,7 +30,7 @@ def _work(rank, work, processes, port, arguments):
 def sharded_step(group):
     """A sharded model and its optimizer after a step."""
     model = random_model()
-    shard(model, group, compiled=False)
+    shard(model, group)
     optimizer = muon_adamw(model, 0.01, torch.float32)
     model(torch.arange(group.rank, 20)[None]).square().mean().backward()
     optimizer.step(1.0)

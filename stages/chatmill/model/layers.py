@@ -50,7 +50,7 @@ def conversation_mask(conversations: Tensor) -> Tensor:
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Segments | None) -> Tensor:
     """(B, H, T, D), two (B, K, S, D) -> (B, H, T, D); `mask` (B, 1, T, S) is true where visible, None is causal.
 
-    Segments, where T = S, take a GPU and 16 bits: see `training.trainer.takes_segments`.
+    Segments, where T = S, take a CPU, or a GPU and 16 bits: see `training.trainer.takes_segments`.
     """
     if isinstance(mask, Segments):
         return _in_segments(queries, keys, values, mask)

@@ -165,13 +165,10 @@ def _own_device(kind: DeviceKind) -> torch.device:
     return torch.device("cuda", number)
 
 
-def shard(model: ChatModel, group: Group, *, compiled: bool) -> None:
+def shard(model: ChatModel, group: Group) -> None:
     """Shard every weight over the processes, by FSDP; the weights of a layer are gathered while it computes."""
     mesh = init_device_mesh(group.device.type, (group.size,))
     layers = [module for module in model.modules() if isinstance(module, Layer)]
-    if compiled:
-        for layer in layers:
-            layer.compile(dynamic=False)
     for module in (*layers, model):
         sharded = fully_shard(module, mesh=mesh)
         sharded.set_force_sum_reduction_for_comms(True)  # gloo supports no other

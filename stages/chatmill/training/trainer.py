@@ -42,8 +42,8 @@ def keep_freed_memory() -> None:
 def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
     """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
 
-    On NVIDIA GPUs since Ampere in bfloat16, unless it has a sliding window, chunks, or heads of an unusual size; on a
-    CPU in models with a large vocabulary, whose layers, not the whole of which, may be compiled.
+    On NVIDIA GPUs since Ampere in bfloat16, and on a CPU in models with a large vocabulary, where attention is a good
+    part of a step; unless it has a sliding window or chunks, or on a GPU heads of an unusual size.
     """
     if device.type == "cpu":
         plain = type(model.model) is Decoder and not model.config.variant.sliding_window
@@ -255,12 +255,13 @@ class Trainer:
         return self.model.nats(ids, positions, mask, targets, soft_targets, answers)
 
 
-def compile_layers(model: ChatModel, device: torch.device) -> None:
-    """Compile what all layers do, where the loss is in blocks, whose number of targets differs between batches."""
-    for layer in (module for module in model.modules() if isinstance(module, Layer)):
-        if device.type == "cpu":
-            layer.self_attn.attend = torch.compiler.disable(attend)  # the lengths of conversations differ, too
-        layer.compile(dynamic=False)
+def compile_layers(model: ChatModel, *, with_attention: bool) -> None:
+    """Compile what all layers do, or what they do besides attention."""
+    for layer in model.model.layers if type(model.model) is Decoder else model.modules():
+        if isinstance(layer, Layer):
+            if not with_attention:
+                layer.self_attn.attend = torch.compiler.disable(attend)
+            layer.compile(dynamic=False)
 
 
 def make_trainer(
@@ -279,10 +280,14 @@ def make_trainer(
     is_new = parameters.initial is None
     model.bag_of_words = parameters.bag_of_words if is_new else 0.0
     sharded = parameters.shard and group.size > 1
+    # Compiled as a whole, a loss in blocks is compiled anew for each batch, as its number of targets differs; so is
+    # attention to conversations on a CPU, since their lengths differ.
+    by_layer = sharded or (type(model.model) is Decoder and model.computes_loss_in_blocks)
+    if hardware.compile and by_layer:
+        one_by_one = group.device.type == "cpu" and takes_segments(model, group.device, hardware.precision)
+        compile_layers(model, with_attention=not one_by_one)
     if sharded:
-        shard(model, group, compiled=hardware.compile)
-    elif hardware.compile and model.computes_loss_in_blocks:
-        compile_layers(model, group.device)
+        shard(model, group)
     model.to(group.device)
     rate = parameters.learning_rate or default_rate(model, is_new=is_new, has_adapters=parameters.lora_rank is not None)
     precision = NUMBER_FORMATS[hardware.precision].dtype
@@ -293,7 +298,7 @@ def make_trainer(
         steps=steps,
         prompt_weight=parameters.prompt_loss_weight,
         precision=hardware.precision,
-        compiled=hardware.compile and not sharded and not model.computes_loss_in_blocks,
+        compiled=hardware.compile and not by_layer,
         group=group,
         teacher_weight=parameters.teacher_weight,
     )

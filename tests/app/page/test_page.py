@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 from chatmill.app import cli
 from chatmill.app.commands.page import build_page
@@ -73,6 +73,8 @@ def test_every_pair_of_bytes_of_the_weights_is_read_as_it_was_written(engine, tm
     engine.reload()
     read = "async (size) => [...(await ready).readWeights(document.getElementById('weights').textContent, size)]"
     assert bytes(engine.evaluate(read, len(data))) == data
+    with pytest.raises(Error, match="damaged, or was not read as UTF-8"):
+        engine.evaluate(read, len(data) - 1)
 
 
 def test_only_the_script_of_the_page_may_run_and_nothing_may_connect(model):
@@ -107,7 +109,7 @@ def test_patterns_are_translated(pattern, expected):
 
 @pytest.mark.parametrize(
     ("changed", "message"),
-    [({"model_type": "mamba"}, ""), ({"vocab_size": 1 << 24}, "are more than the 375 that browsers open")],
+    [({"model_type": "mamba"}, ""), ({"vocab_size": 1 << 24}, "are more than the 375 that fit into one")],
 )
 def test_a_model_that_a_page_cannot_run_is_one_line_and_writes_nothing(changed, message, tmp_path, capsys, model):
     folder = shutil.copytree(model, tmp_path / "other")

@@ -178,7 +178,7 @@ def _property(text: str) -> str:
 
 # What the page has of a model: its shape, weights, tokenizer and template, as page/static/backend.js reads them.
 
-MOST_WEIGHTS = 375_000_000  # each is a character, and Chromium's longest text has 536 million
+MOST_WEIGHTS = 375_000_000  # nearly all are one character, and Chromium's longest text has 536 million
 _ESCAPE = ord("\\")
 _ESCAPED = (_ESCAPE, *b"\0\r<")  # the backslash itself is replaced first
 OTHERS = "`chatmill chat` and `chatmill serve` run it, and `chatmill gguf` may convert it for llama.cpp"
@@ -213,7 +213,7 @@ def read_content(path: Path, name: str) -> PageContent:
     with torch.device("meta"):
         size = sum(weight.numel() for weight in ChatModel(config).parameters())
     if size > MOST_WEIGHTS:
-        reason = f"{size / 1e6:,.0f} million weights are more than the {MOST_WEIGHTS / 1e6:,.0f} that browsers open"
+        reason = f"{size / 1e6:,.0f} million weights are more than the {MOST_WEIGHTS / 1e6:,.0f} that fit into one"
         raise UnsupportedPageError(reason)
     loaded = load_model(path, device="cpu")
     model = model_from_weights(config, _weights(path, config), torch.device("cpu"), path)

@@ -89,10 +89,12 @@ export function readWeights(text, size) {
   const values = new Uint8Array(256);
   codes.forEach((code, i) => (values[code] = i % 2 ? -(i + 1) / 2 : i / 2)); // 0, -1, 1, -2, … as int8
   const bytes = new Uint8Array(size);
-  for (let at = 0, place = 0; at < size; at += 1, place += 1) {
+  let place = 0;
+  for (let at = 0; at < size; at += 1, place += 1) {
     const code = text.charCodeAt(place);
     bytes[at] = values[code === 92 ? text.charCodeAt((place += 1)) ^ 64 : code];
   }
+  if (place !== text.length) throw new Error("the page is damaged, or was not read as UTF-8, as its server may have said");
   return bytes;
 }
 
