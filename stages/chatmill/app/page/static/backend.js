@@ -94,7 +94,7 @@ export function readWeights(text, size) {
     const code = text.charCodeAt(place);
     bytes[at] = values[code === 92 ? text.charCodeAt((place += 1)) ^ 64 : code];
   }
-  if (place !== text.length) throw new Error("the page is damaged, or was not read as UTF-8, as its server may have said");
+  if (place !== text.length) throw new Error("the page is damaged, or its server said that it is not UTF-8");
   return bytes;
 }
 
