@@ -153,6 +153,8 @@ def main() -> None:
         llama = LlamaEngine(options.model, min(loaded.engine.context, MOST_TOKENS), options.threads)
         compare_ends(loaded, llama)
         compare_ids(loaded.tokenizer, llama, texts)
+        ids = [loaded.tokenizer.encode_segments(loaded.template.prompt(one))[0] for one in prompts]
+        prompts = [one for one, of_one in zip(prompts, ids, strict=True) if len(of_one) < MOST_TOKENS - MAX_TOKENS]
         compare_prompts(loaded, llama, prompts)
         compare_answers(loaded, llama, prompts)
         return
