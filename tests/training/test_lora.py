@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 
 from chatmill.model.chat_model import ChatModel
-from chatmill.training.lora import add_adapters, merged, write_adapter
+from chatmill.training.lora import ALPHA, LowRank, add_adapters, merged, write_adapter
 from chatmill.training.optimizer import adamw
 from support.tiny import CONFIG, random_model
 
@@ -40,6 +40,21 @@ def test_merged_weights_give_the_logits_of_both(trained):
     plain = ChatModel(CONFIG)
     plain.load_state_dict(merged(model.state_dict()))
     torch.testing.assert_close(plain(IDS), model(IDS))
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+def test_the_output_and_its_gradients_are_those_of_both_parts(precision):
+    layer = LowRank(torch.nn.Linear(24, 40).requires_grad_(False), 4, torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(layer.lora_B.weight)
+    x, factor = torch.randn(2, 7, 24, requires_grad=True), torch.randn(2, 7, 40)
+    inputs = [x, layer.lora_A.weight, layer.lora_B.weight]
+    parts = layer.linear(x) + ALPHA * layer.lora_B(layer.lora_A(x))
+    expected = [parts, *torch.autograd.grad((parts * factor).sum(), inputs)]
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+        whole = layer(x)
+    found = [whole.float(), *torch.autograd.grad((whole * factor).sum(), inputs)]
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= torch.finfo(precision).eps * 2 * other.norm()
 
 
 def test_adapters_are_written_under_the_names_of_peft(trained, tmp_path):

@@ -52,13 +52,15 @@ def test_a_run_that_resumes_sees_the_rows_of_one_that_was_not_stopped(completed)
 
 
 @pytest.mark.slow
-def test_compiled_layers_of_a_model_with_a_large_vocabulary_train_as_others_do():
+@pytest.mark.parametrize("longest_masked_row", [0, 1024])
+def test_compiled_layers_of_a_model_with_a_large_vocabulary_train_as_others_do(longest_masked_row):
     config, losses = replace(CONFIG, vocab_size=MAX_WHOLE_VOCAB + 64), []
     steps = plan([["a" * size, "b" * (90 - size)] for size in range(5, 85)]).steps_after(0)
     batches = [phase.dataset.batches(rows, phase.rows_per_batch) for phase, rows in steps][:3]
     for compiled in (False, True, True):
         hardware, num_bytes = HardwareSettings("cpu", "float32", compiled), torch.ones(config.vocab_size)
         trainer = make_trainer(random_model(config), PARAMETERS, 3, hardware, num_bytes, SINGLE_PROCESS)
+        trainer.longest_masked_row = longest_masked_row * compiled
         losses.append([trainer.step(of_step).loss for of_step in batches])
     torch.use_deterministic_algorithms(False)  # as before
     assert losses[1] == losses[2] == pytest.approx(losses[0], rel=1e-5)

@@ -23,6 +23,7 @@ from chatmill.training.packing import Batch
 from chatmill.training.train_parameters import Precision, TrainParameters
 
 UNTRAINED = -1  # in the place of a target whose loss is not computed
+MAX_MASKED_ROW = 1024  # tokens; in longer rows, masked pairs take more time and memory than compiled attention saves
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _TOKENS_PER_ANSWER = 16  # and message, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
@@ -43,7 +44,8 @@ def takes_segments(model: ChatModel, device: torch.device, precision: Precision)
     """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
 
     On NVIDIA GPUs since Ampere in bfloat16, and on a CPU in models with a large vocabulary, where attention is a good
-    part of a step; unless it has a sliding window or chunks, or on a GPU heads of an unusual size.
+    part of a step, but not where it is compiled for short rows; never with a sliding window or chunks, or on a GPU with
+    heads of an unusual size.
     """
     if device.type == "cpu":
         plain = type(model.model) is Decoder and not model.config.variant.sliding_window
@@ -143,6 +145,7 @@ class Trainer:
         prompt_weight: float,
         precision: Precision,
         compiled: bool,
+        by_layer: bool = False,
         group: Group = SINGLE_PROCESS,
         teacher_weight: float = 0.0,
     ) -> None:
@@ -152,10 +155,11 @@ class Trainer:
         self.initial_teacher_weight = teacher_weight
         self.logged_steps: Container[int] = ()
         self.gradient_norm: float | None = None
+        self.longest_masked_row = MAX_MASKED_ROW if compiled and group.device.type == "cpu" else 0
         self.has_segments = takes_segments(model, group.device, precision)
         self.loss_weights = torch.zeros(len(LossKind))
         self.loss_weights[LossKind.PROMPT], self.loss_weights[LossKind.TRAINED] = prompt_weight, 1.0
-        self.nats = torch.compile(self._nats, dynamic=False) if compiled else self._nats
+        self.nats = torch.compile(self._nats, dynamic=False) if compiled and not by_layer else self._nats
 
     def step(self, batches: Sequence[Batch]) -> LossTotals:
         """Make one optimizer step on all of the batches."""
@@ -216,7 +220,9 @@ class Trainer:
 
     def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
-        visible = find_segments(batch.conversation_ids).to(ids.device) if self.has_segments else conversations
+        visible = conversations
+        if self.has_segments and ids.shape[1] > self.longest_masked_row:
+            visible = find_segments(batch.conversation_ids).to(ids.device)
         soft_targets = None
         if batch.teacher is not None:
             tokens, chances = map(self._to_device, batch.teacher)
@@ -255,12 +261,17 @@ class Trainer:
         return self.model.nats(ids, positions, mask, targets, soft_targets, answers)
 
 
-def compile_layers(model: ChatModel, *, with_attention: bool) -> None:
-    """Compile what all layers do, or what they do besides attention."""
+def compile_layers(model: ChatModel, device: torch.device) -> None:
+    """Compile what all layers do, on a CPU besides attention to segments, whose lengths differ in each batch."""
+    outside = torch.compiler.disable(attend)
+
+    def attend_on_cpu(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Segments | None) -> Tensor:
+        return (outside if isinstance(mask, Segments) else attend)(queries, keys, values, mask)
+
     for layer in model.model.layers if type(model.model) is Decoder else model.modules():
         if isinstance(layer, Layer):
-            if not with_attention:
-                layer.self_attn.attend = torch.compiler.disable(attend)
+            if device.type == "cpu":
+                layer.self_attn.attend = attend_on_cpu
             layer.compile(dynamic=False)
 
 
@@ -280,12 +291,10 @@ def make_trainer(
     is_new = parameters.initial is None
     model.bag_of_words = parameters.bag_of_words if is_new else 0.0
     sharded = parameters.shard and group.size > 1
-    # Compiled as a whole, a loss in blocks is compiled anew for each batch, as its number of targets differs; so is
-    # attention to conversations on a CPU, since their lengths differ.
+    # Compiled as a whole, a loss in blocks is compiled anew for each batch, as its number of targets differs.
     by_layer = sharded or (type(model.model) is Decoder and model.computes_loss_in_blocks)
     if hardware.compile and by_layer:
-        one_by_one = group.device.type == "cpu" and takes_segments(model, group.device, hardware.precision)
-        compile_layers(model, with_attention=not one_by_one)
+        compile_layers(model, group.device)
     if sharded:
         shard(model, group)
     model.to(group.device)
@@ -298,7 +307,8 @@ def make_trainer(
         steps=steps,
         prompt_weight=parameters.prompt_loss_weight,
         precision=hardware.precision,
-        compiled=hardware.compile and not by_layer,
+        compiled=hardware.compile,
+        by_layer=by_layer,
         group=group,
         teacher_weight=parameters.teacher_weight,
     )
