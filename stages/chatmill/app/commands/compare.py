@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from string import ascii_uppercase
@@ -21,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chatmill.app import arguments
 from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
 from chatmill.app.runs.rows import add_seeds
-from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, describe_session, device_name, notify
+from chatmill.app.terminal.terminal_chat import check_positive, describe_session, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import LIMIT, Run
@@ -33,7 +33,6 @@ from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.encoded.token_files import read_meta
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.inference.chat_session import TOOL_TOKENS, AnswerStats, ChatSession
-from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import number
 
@@ -179,20 +178,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
-    add("--max-tokens", type=int, default=256, metavar="N", help="as for `chatmill chat`")
-    for field in fields(Sampling):
-        option = f"--{field.name.replace('_', '-')}"
-        add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
-    add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    arguments.add_answers(add)
+    arguments.add_seed(add)
+    arguments.add_device(add)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace) -> None:
     """Compare the models, and print each prompt's answers as soon as they are there."""
-    check_positive("--max-tokens", options.max_tokens)
-    if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
+    arguments.check_answers(options)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
         raise ValueError(f"expected 2 to {len(ascii_uppercase)} models, got {len(options.models)}")
     if options.data:
@@ -270,8 +264,7 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
     """A session with each model, which is reported on stderr."""
-    settings = {"sampling": Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})}
-    settings |= {"system": options.system, "max_tokens": options.max_tokens}
+    settings = {"sampling": arguments.sampling(options), "system": options.system, "max_tokens": options.max_tokens}
     sessions = []
     for letter, name in zip(ascii_uppercase, options.models, strict=False):
         sessions.append(open_model(name, options.device, options.threads, **settings))

@@ -8,6 +8,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
+from chatmill.app import arguments
 from chatmill.app.measurement import Measurement, ScoredDocument, difference, interval, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
@@ -43,11 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
-    add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
-    add("--template", metavar="NAME", help="as for `chatmill chat`")
-    add("--trust-tokenizer", action="store_true", help="as for `chatmill chat`")
-    add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    arguments.add_loading(add)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
@@ -81,14 +78,7 @@ class Result(NamedTuple):
 
 def load_and_measure(path: Path, documents: Sequence[ScoredDocument], options: argparse.Namespace) -> Result:
     """Load a model and measure it; a summary is printed on stderr."""
-    loaded = load_named(
-        path,
-        options.device,
-        options.threads,
-        tokenizer=options.tokenizer,
-        template=options.template,
-        trust_tokenizer=options.trust_tokenizer,
-    )
+    loaded = load_named(path, **arguments.loading(options))
     with named_errors(path):
         text = measure(loaded, documents, options.context, options.stride)
     notify_of_text(path, loaded, text)

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from chatmill.app import arguments
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
 from chatmill.app.named_models import MAX_PROMPTS, repro_commands, sample_prompts
 from chatmill.app.runs.listing import run_git
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.pipeline.params_file import parse_params
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
@@ -272,11 +272,6 @@ def pack(data: Path, out: Path, name: str) -> Pack:
     return packed
 
 
-def is_pack(folder: Path) -> bool:
-    """Whether a folder is one that `pack` wrote."""
-    return (folder / SUMS).is_file() and (folder / CARD).is_file()
-
-
 def _check(folder: Path) -> str:
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder: run {repro_commands()} first")
@@ -354,13 +349,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.out.exists():
-        if not options.force:
-            raise ValueError(f"{options.out}: already exists: name a new folder, or pass --force")
-        if not is_pack(options.out):
-            raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
-    with atomic_output(options.out) as place, explain_full_disk([options.out]):
-        shutil.rmtree(place, ignore_errors=True)
+    is_pack = (options.out / SUMS).is_file() and (options.out / CARD).is_file()
+    if options.force and options.out.exists() and not is_pack:
+        raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
+    with arguments.new_output(options.out, replaces=options.force) as place:
         packed = pack(options.data, place, options.name)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {size / 1e6:,.1f} MB: transformers, {', '.join(packed.parts)}")

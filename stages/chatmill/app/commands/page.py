@@ -18,9 +18,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from chatmill.app import arguments
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
 from chatmill.app.page.content import read_content, weights_text
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 # Modules of JavaScript as one script, which loads them by their names.
 
@@ -188,8 +188,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the page, and print its size."""
-    from chatmill.app.commands.page import build_page  # slow to import
-
     if options.output.is_dir():
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():
@@ -199,6 +197,6 @@ def run(options: argparse.Namespace) -> None:
         own = Path(given) in MODEL_FOLDERS
         name = options.name or ("chatmill" if own else Path(given).absolute().name)
         page = build_page(model, name)
-    with atomic_output(options.output) as place, explain_full_disk([options.output]):
+    with arguments.new_output(options.output, replaces=True) as place:
         place.write_bytes(page)
     print(f"{options.output}: {len(page) / 1e6:,.1f} MB")

@@ -5,17 +5,16 @@ import os
 import socket
 import threading
 import webbrowser
-from dataclasses import fields
 from pathlib import Path
 
+from chatmill.app import arguments
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
-from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, notify
+from chatmill.app.terminal.terminal_chat import check_positive, notify
 from chatmill.app.terminal.tokens import plural
-from chatmill.inference.sampler import Sampling
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
@@ -40,11 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"folder, file, or name of a run; may be repeated (default: {MODEL_FOLDERS[0]})",
     )
-    add("--tokenizer", type=Path, metavar="PATH", help="use this tokenizer instead of the model's own")
-    add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest available)")
-    add("--threads", type=int, metavar="N", help="CPU threads (default: one less than the cores)")
+    arguments.add_loading(add)
     add = command.add_argument_group("network").add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine only)")
     add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
@@ -75,12 +70,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that running answers get when the server is stopped (default: %(default)s)",
     )
-    add = command.add_argument_group("defaults of sampling, which a request can override").add_argument
-    add("--max-tokens", type=int, default=256, metavar="N", help="tokens of an answer (default: %(default)s)")
-    for field in fields(Sampling):
-        if field.name != "seed":
-            option = f"--{field.name.replace('_', '-')}"
-            add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
+    arguments.add_answers(command.add_argument_group("defaults of sampling, which a request can override").add_argument)
     add = command.add_argument_group("chat page").add_argument
     add("--open", action="store_true", help="open the chat page in a browser")
     add("--load", metavar="FILE", help="open it with a saved chat; FILE may end with its number, as in 'FILE 2'")
@@ -112,7 +102,7 @@ def open_page(url: str) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raise ValueError for an option out of range."""
-    check_positive("--max-tokens", options.max_tokens)
+    arguments.check_answers(options)
     check_positive("--parallel", options.parallel, 1024)
     if options.queue < 0:
         raise ValueError(f"--queue {options.queue}: expected 0 or more")
@@ -121,8 +111,6 @@ def check(options: argparse.Namespace) -> None:
     for name in ("time_limit", "grace"):
         if not 0 <= getattr(options, name) <= 86_400:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
-    if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
@@ -131,14 +119,11 @@ def check(options: argparse.Namespace) -> None:
 
 def serving_options(options: argparse.Namespace) -> ServingOptions:
     """The options that apply to every model."""
-    names = [field.name for field in fields(Sampling) if field.name != "seed"]
-    sampling = Sampling(**{name: getattr(options, name) for name in names})
-    load_options = ("tokenizer", "template", "trust_tokenizer", "device", "threads")
     return ServingOptions(
-        {name: getattr(options, name) for name in load_options},
+        arguments.loading(options),
         options.parallel,
         options.queue,
-        sampling,
+        arguments.sampling(options),
         options.max_tokens,
         options.time_limit,
     )
