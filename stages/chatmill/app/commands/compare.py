@@ -22,7 +22,7 @@ import numpy as np
 
 from chatmill.app import arguments
 from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
-from chatmill.app.runs.rows import add_seeds
+from chatmill.app.runs import add_seeds
 from chatmill.app.terminal.terminal_chat import check_positive, describe_session, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
 from chatmill.app.verdict import views

@@ -18,8 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.runs.listing import list_states
-from chatmill.app.runs.rows import CURVE, REPORT, RunFiles, RunRow, run_rows
+from chatmill.app.runs import CURVE, REPORT, RunFiles, RunRow, list_states, run_rows
 from chatmill.app.server.requests import read_body
 from chatmill.app.server.security import PING_SECONDS, ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import views
