@@ -6,18 +6,19 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from chatmill.app.integrity.leftovers import exclusive, leftovers
-from chatmill.app.integrity.project import (
+from chatmill.app.commands.verify import BROKEN_LINK, REPAIR, Survey, chosen_remotes, survey
+from chatmill.app.project import (
     LOCK_FILE,
     Project,
+    exclusive,
     is_broken_link,
     items,
+    leftovers,
     lock_problem,
     object_file,
     open_project,
     read_listing,
 )
-from chatmill.app.integrity.survey import BROKEN_LINK, REPAIR, Survey, chosen_remotes, survey
 from chatmill.app.terminal.tokens import printable
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
