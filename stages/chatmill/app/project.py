@@ -192,11 +192,6 @@ def lock_problem(content: bytes) -> str | None:
     return None
 
 
-def read_lock(content: bytes) -> dict[str, Any]:
-    """The entries of a sound dvc.lock, by stage."""
-    return dict(parse_yaml(Path(LOCK_FILE), content).get("stages") or {})
-
-
 def items(entry: dict[str, Any], kind: str) -> list[Item]:
     """The `deps` or `outs` of an entry."""
     return [Item(one["path"], one["md5"]) for one in entry.get(kind) or [] if "md5" in one]

@@ -12,7 +12,6 @@ from chatmill.app.project import (
     Project,
     exclusive,
     is_broken_link,
-    items,
     leftovers,
     lock_problem,
     object_file,
@@ -116,8 +115,7 @@ def _heal(found: Survey) -> Iterator[str]:
     for file in found.bad_outputs:
         file.unlink()
         yield f"{project.shown(file)}: no run wrote this content: removed"
-    outputs = (item.path for entry in found.entries.values() for item in items(entry, "outs"))
-    for path in sorted({*outputs, *(source.path for source in project.sources)}):
+    for path in sorted({item.path for item in (*found.outputs, *project.sources)}):
         for file in (project.root / path, *project.files(path).values()):
             if is_broken_link(file):  # DVC fails at it
                 file.unlink()
@@ -126,7 +124,7 @@ def _heal(found: Survey) -> Iterator[str]:
 
 def _recorded(found: Survey) -> set[str]:
     """The names of the objects that stages made, which can be made again."""
-    made = {item.md5 for entry in found.entries.values() for item in items(entry, "outs")}
+    made = {item.md5 for item in found.outputs}
     folders = [read_listing(found.sound[name]) for name in made if name.endswith(".dir") and name in found.sound]
     return made | {md5 for listing in folders for md5 in listing.values()}
 

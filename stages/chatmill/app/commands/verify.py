@@ -27,7 +27,6 @@ from chatmill.app.project import (
     open_project,
     parse_yaml,
     read_listing,
-    read_lock,
     running,
     stored_objects,
 )
@@ -64,6 +63,11 @@ class Survey:
     places: dict[str, list[str]] = field(default_factory=dict)  # of each object in the workspace, by name
     lost: dict[str, Path | bytes] = field(default_factory=dict)  # what the cache lacks and the workspace has, by name
 
+    @property
+    def outputs(self) -> list[Item]:
+        """Those of all stages."""
+        return [item for entry in self.entries.values() for item in items(entry, "outs")]
+
     def add(self, path: str | Path, problem: str, remedy: str) -> None:
         self.findings.append(Finding(str(self.project.shown(Path(path))), problem, remedy))
 
@@ -99,21 +103,23 @@ def survey(project: Project, remotes: list[str] | None = None) -> Survey:
     content = project.lock
     problem = "is missing" if content is None else lock_problem(content)
     lock = project.committed_lock if problem else content
-    found = Survey(project, read_lock(lock) if lock else {})
+    entries = parse_yaml(Path(LOCK_FILE), lock).get("stages") if lock else {}
+    found = Survey(project, entries or {})
     if problem:
         found.add(LOCK_FILE, problem, "run `dvc repro`" if content is None else REPAIR)
 
     # Read everything once.
     cached = stored_objects(project.cache)
     remote = {name: stored_objects(project.remotes[name]) for name in remotes or ()}
-    listed = [item for entry in found.entries.values() for kind in ("deps", "outs") for item in items(entry, kind)]
+    inputs = [item for entry in found.entries.values() for item in items(entry, "deps")]
     files = [file for objects in (cached, *remote.values()) for file in objects.values()]
-    files += (file for item in (*listed, *project.sources) for file in project.files(item.path).values())
+    for item in (*inputs, *found.outputs, *project.sources):
+        files += project.files(item.path).values()
     found.digests = digest_files(files, "verify")
 
     # Compare: the cache first, since what is sound in it decides about the remedies.
     found.sound = {name: file for name, file in cached.items() if _is_sound(found, name, file)}
-    for item in (*(one for entry in found.entries.values() for one in items(entry, "outs")), *project.sources):
+    for item in (*found.outputs, *project.sources):
         for name, md5 in {"": item.md5, **(found.members(item) or {})}.items():
             found.places.setdefault(md5, []).append(Path(item.path, name).as_posix())
     _check_cache(found, cached)
