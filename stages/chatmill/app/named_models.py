@@ -112,29 +112,25 @@ def _decoded(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> s
 
 def _parse_entry(place: str, content: Any, max_characters: float = MAX_TEXT_CHARACTERS) -> TextOrConversation:
     with named_errors(place):
-        return _parse_content(content, max_characters)
+        if isinstance(content, dict) and isinstance(text := content.get("text"), str):
+            if text.startswith(IM_START) and content.get("train") is not None:
+                parse(text)
+                return Record("", "", text, train=content["train"])
+            if {"source", "group"} <= content.keys() and is_document(text):
+                return Record("", "", text)
+            content = text
+        if isinstance(content, list):
+            content = {"messages": content}
+        if not isinstance(content, str):
+            from chatmill.datasets.formats import chats  # as above
 
-
-def _parse_content(content: Any, max_characters: float) -> TextOrConversation:
-    if isinstance(content, dict) and isinstance(text := content.get("text"), str):
-        if text.startswith(IM_START) and content.get("train") is not None:
-            parse(text)
-            return Record("", "", text, train=content["train"])
-        if {"source", "group"} <= content.keys() and is_document(text):
-            return Record("", "", text)
-        content = text
-    if isinstance(content, list):
-        content = {"messages": content}
-    if not isinstance(content, str):
-        from chatmill.datasets.formats import chats  # as above
-
-        return chats.from_messages(content)
-    rendered = content.removeprefix(BOS)
-    if rendered.startswith(IM_START):
-        return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
-    if not 0 < len(content) <= max_characters:
-        raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
-    return content
+            return chats.from_messages(content)
+        rendered = content.removeprefix(BOS)
+        if rendered.startswith(IM_START):
+            return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
+        if not 0 < len(content) <= max_characters:
+            raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
+        return content
 
 
 # Prompts in files, as the options of several commands name them.

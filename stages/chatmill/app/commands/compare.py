@@ -66,13 +66,6 @@ class Comparison(NamedTuple):
         ]
 
 
-class Speed(NamedTuple):
-    """How fast a model answered; None where it generated too few tokens."""
-
-    first_token: float | None  # seconds from the question, the median over the prompts
-    tokens_per_second: float | None  # after the first token
-
-
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Generate an answer with every model, and score every answer under every model."""
     answers = [generate_answer(session, prompt) for session in sessions]
@@ -145,15 +138,15 @@ def pooled_bits_per_byte(comparisons: Iterable[Comparison]) -> BitsMatrix:
     return result
 
 
-def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
-    """How fast each model was over all prompts."""
+def speeds(comparisons: Sequence[Comparison]) -> list[dict[str, float | None]]:
+    """How fast each model was: the median seconds to the first token, and then the rate; None for too few tokens."""
     result = []
     for answers in zip(*(one.answers for one in comparisons), strict=True):
         timings = [answer.stats for answer in answers if answer.stats and answer.stats.tokens]
         tokens = sum(timing.tokens - 1 for timing in timings)
         seconds = sum(timing.seconds - timing.first_token for timing in timings)
         first = median(timing.first_token for timing in timings) if timings else None
-        result.append(Speed(first, tokens / seconds if seconds > 0 else None))
+        result.append({"first_token": first, "tokens_per_second": tokens / seconds if seconds > 0 else None})
     return result
 
 
@@ -223,16 +216,8 @@ def run_on_data(options: argparse.Namespace) -> None:
         sides = add_seeds(sides, Path.cwd())
         for name, side in zip(options.models, sides, strict=True):
             notify(f"{name}: {plural(len(side), 'seed')}: {', '.join(side)}")
-    verdict = compare_sides(
-        sides,
-        options.data,
-        format=options.format,
-        limit=options.limit,
-        tokens=options.tokens,
-        device=options.device,
-        threads=options.threads,
-        measured=notify_of_run,
-    )
+    settings = options.format, options.limit or LIMIT, options.tokens, options.device, options.threads
+    verdict = compare_sides(sides, notify_of_run, options.data, *settings)
     if file:
         file.write_text(views.page(verdict), encoding="utf-8")
     if options.json:
@@ -267,21 +252,15 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
     settings = {"sampling": arguments.sampling(options), "system": options.system, "max_tokens": options.max_tokens}
     sessions = []
     for letter, name in zip(ascii_uppercase, options.models, strict=False):
-        sessions.append(open_model(name, options.device, options.threads, **settings))
+        loaded = load_named(name, options.device, options.threads)
+        with named_errors(name):
+            sessions.append(ChatSession(*loaded, **settings))
+            for _ in range(2):  # the first tokens are slow
+                loaded.engine.append([0])
         notify(f"{letter} {name}: {describe_session(sessions[-1])}")
     if len({supports_tools(session) for session in sessions}) == 2:
         notify("not all models support the calculator: bits per byte leave out its calls")
     return sessions
-
-
-def open_model(name: str, device: str, threads: int | None, **settings: Any) -> ChatSession:
-    """A session with the model at a path, or of a DVC run, after warming it up with two tokens."""
-    loaded = load_named(name, device, threads)
-    with named_errors(name):
-        session = ChatSession(*loaded, **settings)
-        for _ in range(2):
-            session.engine.append([0])
-        return session
 
 
 def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int) -> Iterator[StyledLine]:
@@ -329,10 +308,10 @@ def summary(comparisons: Sequence[Comparison]) -> Iterator[StyledLine]:
     if len(comparisons) > 1:
         yield from bits_table(f"Bits per byte, all {len(comparisons)} prompts", pooled_bits_per_byte(comparisons))
         yield []
-    rows = [
-        (letter, number(speed.first_token and 1000 * speed.first_token, 1), number(speed.tokens_per_second))
-        for letter, speed in zip(ascii_uppercase, speeds(comparisons), strict=False)
-    ]
+    rows = []
+    for letter, speed in zip(ascii_uppercase, speeds(comparisons), strict=False):
+        first = speed["first_token"]
+        rows.append((letter, number(first and 1000 * first, 1), number(speed["tokens_per_second"])))
     yield from aligned("Speed", ("", "first token, ms (median)", "tokens/s after it"), rows)
 
 
@@ -359,8 +338,8 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
         }
         for one in comparisons
     ]
-    speed = [one._asdict() for one in speeds(comparisons)]
-    return {"models": models, "prompts": prompts, "bits_per_byte": pooled_bits_per_byte(comparisons), "speed": speed}
+    bits = pooled_bits_per_byte(comparisons)
+    return {"models": models, "prompts": prompts, "bits_per_byte": bits, "speed": speeds(comparisons)}
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:

@@ -268,26 +268,26 @@ def _difference_json(found: Difference) -> dict[str, Any]:
 
 def compare_sides(
     sides_of_names: Sequence[Sequence[str]],
-    data: Path,
-    *,
-    format: str | None,
-    limit: int | None,
-    tokens: Path | None,
-    device: str,
-    threads: int | None,
     measured: Callable[[Run], None],
+    data: Path,
+    format: str | None = None,
+    limit: int = LIMIT,
+    tokens: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
 ) -> Verdict:
     """Compare sides, each of one run or of several of other seeds, on a file; `measured` is told of each run.
 
     Raises ValueError for a run or data that cannot be read, and for runs that have no text in common.
     """
-    compared = read_compared(data, format, limit or LIMIT)
-    runs: list[list[Run]] = []
-    for names in sides_of_names:
-        runs.append([])
-        for name in names:
-            runs[-1].append(measure_run(name, compared, device, threads))
-            measured(runs[-1][-1])
+    compared = read_compared(data, format, limit)
+
+    def measure(name: str) -> Run:
+        run = measure_run(name, compared, device, threads)
+        measured(run)
+        return run
+
+    runs = [[measure(name) for name in names] for names in sides_of_names]
     everyone = [run for side in runs for run in side]
     which = which_text(everyone)
     sides = [Side(letter, side, which) for letter, side in zip(ascii_uppercase, runs, strict=False)]
