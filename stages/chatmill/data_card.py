@@ -68,7 +68,6 @@ class Encoder(Protocol):
 
 
 def token_counter(tokenizer: Encoder, template: TemplateName = "chatml") -> Count:
-    """The function that counts the tokens of records."""
 
     def count(records: Sequence[Record]) -> list[int]:
         encoded = tokenizer.encode_conversations([record_segments(record, template) for record in records])

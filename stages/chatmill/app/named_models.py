@@ -299,7 +299,6 @@ def _open_run(repo_class: Any, name: str) -> Any:
 
 
 def rebuild_commands(name: str) -> str:
-    """The commands that write the outputs of a run again."""
     return "`dvc repro`" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`"
 
 

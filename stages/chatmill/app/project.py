@@ -53,7 +53,6 @@ class Project:
 
     @property
     def temporary(self) -> Path:
-        """The folder of DVC's locks."""
         return self.root / ".dvc/tmp"
 
     def shown(self, file: Path) -> Path:
@@ -71,7 +70,6 @@ class Project:
 
     @property
     def lock(self) -> bytes | None:
-        """The text of dvc.lock; None where there is none."""
         file = self.root / LOCK_FILE
         return file.read_bytes() if file.is_file() else None
 
@@ -85,7 +83,6 @@ class Project:
 
     @cached_property
     def tracked(self) -> frozenset[str]:
-        """The files that git tracks."""
         with suppress(ValueError):  # DVC works without git
             return frozenset(run_git(self.root, ["ls-files", "-z"]).decode(errors="surrogateescape").split("\0"))
         return frozenset()

@@ -28,8 +28,6 @@ INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no ru
 
 
 class State(NamedTuple):
-    """The workspace, a branch, a commit or an experiment, and what its files say."""
-
     rev: str
     kind: str
     label: str | None
@@ -37,8 +35,6 @@ class State(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A branch or an experiment."""
-
     rev: str
     name: str
     baseline: str | None  # the commit from which an experiment was started
@@ -350,7 +346,6 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
 
 
 def finite_number(value: Any) -> float | None:
-    """The value if it is a finite number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 

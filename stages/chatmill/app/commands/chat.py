@@ -63,7 +63,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Answer the prompt, or text from a pipe; in a terminal, chat."""
     arguments.check_answers(options)
     sampling = arguments.sampling(options)
     prompt = read_prompt(options)
@@ -92,7 +91,6 @@ def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: 
 
 
 def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
-    """Load the model and start a session with the settings of the options."""
     model = options.model or default_model()
     with (
         status_line(f"loading {model} …") if show_notices and sys.stderr.isatty() else nullcontext(),
@@ -114,7 +112,6 @@ def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: 
 
 @contextmanager
 def status_line(line: str) -> Iterator[None]:
-    """Show a line on stderr while the body runs."""
     print(line, end="\r", file=sys.stderr, flush=True)
     try:
         yield

@@ -81,12 +81,10 @@ def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
 
 
 def supports_tools(session: ChatSession) -> bool:
-    """Whether the model can call the calculator."""
     return session.template.escapes and {*TOOL_TOKENS} <= session.tokenizer.special.keys()
 
 
 def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
-    """The model's answer to a prompt, in a new conversation."""
     session.clear()
     session.engine.rewind(0)
     session.sampling = session.sampling  # restarts the random numbers from the seed
@@ -178,7 +176,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare the models, and print each prompt's answers as soon as they are there."""
     arguments.check_answers(options)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
         raise ValueError(f"expected 2 to {len(ascii_uppercase)} models, got {len(options.models)}")
@@ -201,7 +198,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_on_data(options: argparse.Namespace) -> None:
-    """Compare the models on data, and print the verdict."""
     if options.prompt or options.prompt_file or options.prompt_list:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
@@ -227,7 +223,6 @@ def run_on_data(options: argparse.Namespace) -> None:
 
 
 def notify_of_run(run: Run) -> None:
-    """Print on stderr how a model was measured."""
     engine = run.loaded.engine
     documents = len(run.text.sums["all"][0])
     counts = f"{plural(documents, 'document')} and {plural(len(run.correct), 'exercise')}"
@@ -248,7 +243,6 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
-    """A session with each model, which is reported on stderr."""
     settings = {"sampling": arguments.sampling(options), "system": options.system, "max_tokens": options.max_tokens}
     sessions = []
     for letter, name in zip(ascii_uppercase, options.models, strict=False):
@@ -264,7 +258,6 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
 
 
 def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int) -> Iterator[StyledLine]:
-    """A prompt, the answers to it, and the bits per byte of each."""
     yield from ([("bold", line)] for line in wrap_text(f"> {comparison.prompt}", width))
     yield from columns(headings, list(map(format_answer, comparison.answers)), width)
     yield []
@@ -273,7 +266,6 @@ def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int
 
 
 def format_answer(answer: ModelAnswer) -> str:
-    """An answer and its statistics, or why there is none."""
     stats = answer.stats
     if stats is None:
         return f"No answer: {answer.error}"
@@ -295,7 +287,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 
 def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
-    """A row for each answer, a column for each model it is scored under."""
     letters = ascii_uppercase[: len(bits)]
     rows = [
         (f"answer of {letter}", *(number(one, 3) for one in row)) for letter, row in zip(letters, bits, strict=True)

@@ -49,7 +49,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure the models one after another, and print a table."""
     for name in ("limit", "context", "stride", "threads"):
         if (value := getattr(options, name)) is not None:
             check_positive(f"--{name}", value)

@@ -43,7 +43,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the formats, print the files or the reason why not for each, and compare them."""
     vocabulary = original = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
         vocabulary = add_special_tokens(vocabulary, [])

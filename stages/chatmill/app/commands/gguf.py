@@ -42,7 +42,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the files, and print their sizes."""
     arguments.check_model_folder(options.model)
     with arguments.new_output(options.out) as place:
         files = export_gguf(options.model, place, options.quantize)

@@ -187,7 +187,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the page, and print its size."""
     if options.output.is_dir():
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():

@@ -253,7 +253,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the files, and print the size of the model and what the engine does otherwise."""
     arguments.check_model_folder(options.model)
     with arguments.new_output(options.out) as place:
         reason = export_qwen3c(options.model, place)

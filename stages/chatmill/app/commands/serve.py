@@ -78,7 +78,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Load the models, and serve them until the process is stopped."""
     check(options)
     chat = load_chat(options.load) if options.load is not None else None
     runs = Runs(Path.cwd())
@@ -101,7 +100,6 @@ def open_page(url: str) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise ValueError for an option out of range."""
     arguments.check_answers(options)
     check_positive("--parallel", options.parallel, 1024)
     if options.queue < 0:
@@ -118,7 +116,6 @@ def check(options: argparse.Namespace) -> None:
 
 
 def serving_options(options: argparse.Namespace) -> ServingOptions:
-    """The options that apply to every model."""
     return ServingOptions(
         arguments.loading(options),
         options.parallel,
@@ -130,18 +127,15 @@ def serving_options(options: argparse.Namespace) -> ServingOptions:
 
 
 def hosts(options: argparse.Namespace) -> list[str]:
-    """The allowed values of a request's Host header, without port."""
     return [*LOCAL_HOSTS, options.host, *options.allow_host]
 
 
 def address(bound: socket.socket) -> str:
-    """The URL of a socket."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def describe_model(model: Model) -> str:
-    """One line about a model: engine, device, size, context and number of slots."""
     engine = model.loaded.engine
     return (
         f"{engine.name} on {engine.device}, {engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, "

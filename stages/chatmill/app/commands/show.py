@@ -44,15 +44,12 @@ class Table(NamedTuple):
 
 
 class Tokenization(NamedTuple):
-    """The tokens of an input with one tokenizer."""
-
     name: str
     tokenizer: ChatTokenizer
     tokens: list[Token]
 
     @property
     def is_conversation(self) -> bool:
-        """Whether the input is a conversation, whose tokens have a loss kind."""
         return any(token.loss is not None for token in self.tokens)
 
 
@@ -75,7 +72,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the tokens and tables, or write them as a page."""
     content = read_input(options)
     tokenizers = read_tokenizers(options)
     views = (
@@ -153,7 +149,6 @@ def read_tokenizer(path: Path) -> ChatTokenizer:
 def tokenize_content(
     content: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
 ) -> Tokenization:
-    """The tokens of an input."""
     if isinstance(content, str):
         return Tokenization(name, tokenizer, text_tokens(content, tokenizer))
     if isinstance(content, Record):
@@ -192,7 +187,6 @@ def sizes(views: Sequence[Tokenization]) -> Table:
 
 
 def print_views(views: Sequence[Tokenization], tables: Sequence[Table]) -> None:
-    """Print each view under its tokenizer's name, then the tables."""
     columns = shutil.get_terminal_size().columns
     lines: list[StyledLine] = []
     for view in views:

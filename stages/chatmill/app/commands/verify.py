@@ -65,7 +65,6 @@ class Survey:
 
     @property
     def outputs(self) -> list[Item]:
-        """Those of all stages."""
         return [item for entry in self.entries.values() for item in items(entry, "outs")]
 
     def add(self, path: str | Path, problem: str, remedy: str) -> None:

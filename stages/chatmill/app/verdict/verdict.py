@@ -40,8 +40,6 @@ class ComparedData(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A model, and what was measured of it."""
-
     name: str
     loaded: LoadedModel
     text: Measurement
@@ -235,7 +233,6 @@ class Side:
 
     @property
     def names(self) -> str:
-        """The names of the runs."""
         return ", ".join(run.name for run in self.runs)
 
     @property
@@ -258,7 +255,6 @@ class Side:
 
     @property
     def megabytes(self) -> float:
-        """The size of the weights."""
         return self.runs[0].loaded.engine.num_bytes / 1e6
 
 
@@ -283,7 +279,6 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
 
 
 def sentence(first: Side, difference: Difference) -> str:
-    """The verdict on a difference, in a sentence or two."""
     other, bits = difference.side.letter, difference.bits
     parts = [_bits_part(first.letter, other, bits)]
     if difference.skills:

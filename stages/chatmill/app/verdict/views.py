@@ -133,8 +133,6 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that is shown of a comparison."""
-
     sides: Sequence[Side]
     differences: Sequence[Difference]
     baselines: dict[str, float | None]  # bits per byte of the same text
@@ -147,7 +145,6 @@ class Verdict:
 
     @property
     def heads(self) -> list[str]:
-        """Which runs each letter stands for."""
         return [f"{side.letter}: {side.names}" for side in self.sides]
 
     @property
@@ -165,7 +162,6 @@ class Verdict:
         return f"Where {one} and {other} differ most: bits that {other} needs more, by word from {MIN_BITS:.0f} bit on"
 
     def rows(self) -> Iterator[Row]:
-        """A row for each figure, with a column for each side."""
         sides = self.sides
         yield NAMES_OF_TEXT[sides[0].which], *(_bits(side.bits_per_byte) for side in sides)
         if questions := sides[0].skills.n:
