@@ -26,7 +26,7 @@ from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
 
 STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
   chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
@@ -36,7 +36,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("prompt").add_argument
     add("-p", "--prompt", metavar="TEXT", help="answer this prompt and exit; text from a pipe is appended to it")
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)

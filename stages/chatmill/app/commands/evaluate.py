@@ -18,7 +18,7 @@ from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import bits_range, number
 
 MAX_LISTED = 3  # places of documents longer than the context
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
@@ -34,7 +34,6 @@ those of differences are paired.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
     add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")

@@ -8,7 +8,7 @@ from chatmill.app import arguments
 from chatmill.gguf_export.fields import Quantization
 from chatmill.gguf_export.gguf_files import export_gguf
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill gguf data/model exported/gguf --quantize q8_0
   chatmill gguf ~/models/SmolLM2-135M-Instruct ~/models/smollm-gguf --quantize q8_0 q4_0
   llama-cli -m exported/gguf/model-q8_0.gguf
@@ -22,7 +22,6 @@ is found.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add(
         "model",

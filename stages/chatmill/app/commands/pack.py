@@ -329,7 +329,7 @@ def _sums(folder: Path) -> Iterator[str]:
 
 # Pack a model for others: one folder for all runtimes, with a model card and checksums.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill pack packed
   chatmill pack packed --name parcel-helper --force
 
@@ -340,7 +340,6 @@ with figures from the metrics, and SHA256SUMS. The same run gives the same bytes
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("out", type=Path, metavar="OUT", help="folder to write")
     add("--data", type=Path, default=Path("data"), metavar="FOLDER", help="what the pipeline wrote (default: data)")

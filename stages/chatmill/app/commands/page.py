@@ -168,7 +168,7 @@ def _json(content: object) -> str:
 
 # Write a page that is one file: a model, and all that a browser needs to chat with it.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill page --model data/export/onnx -o chat.html
   chatmill page --model ~/models/SmolLM2-135M-Instruct -o smollm.html --name SmolLM2
 
@@ -179,7 +179,6 @@ than Llama, Mistral, Qwen2 and Qwen3, is refused with the reason.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("--model", help=f"folder of a model, or an experiment (default: {MODEL_FOLDERS[0]})")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write; an older one is replaced")

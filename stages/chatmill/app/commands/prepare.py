@@ -157,14 +157,14 @@ PRIVATE = (
     "logs of chats the names of speakers by [name]; `dvc add FILE` keeps the file itself out of git"
 )
 
+EPILOG = """The section is printed alone on stdout, and all else on stderr, so that
+`chatmill prepare --look FILE > section.yaml` writes it. The exit code is 1 where
+no section can be proposed.
+"""
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = (
-        "The section is printed alone on stdout, and all else on stderr, so that `chatmill prepare --look FILE > "
-        "section.yaml` writes it. The exit code is 1 where no section can be proposed."
-    )
     add = command.add_argument
     add("--look", type=Path, required=True, metavar="FILE", help="a file, compressed or not, or a folder of files")
     add("--tokenizer", type=Path, metavar="PATH", help=f"count its tokens (default: {DEFAULT_TOKENIZER}, if it exists)")

@@ -234,7 +234,7 @@ def _prompt(template: ChatTemplate, system: list[str]) -> bytes:
 
 # Convert a model to the Q8_0 files of qwen3.c, an engine that is one file of C.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill qwen3c data/model exported/qwen3c
   runq exported/qwen3c/model.bin -t 0
 
@@ -246,7 +246,6 @@ becomes the token.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("model", type=Path, metavar="MODEL", help="a folder of the pipeline, or of Hugging Face with a Qwen3")
     add("out", type=Path, metavar="OUT", help="new folder to write the files into")

@@ -28,7 +28,6 @@ SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged objects that no stag
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     command.add_argument(
         "--remote", metavar="NAME", help="also remove damaged objects of this remote, a folder, which the cache has"
     )

@@ -18,7 +18,7 @@ from chatmill.app.terminal.tokens import plural
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --open                                 the same, and its page opens in the browser
   chatmill serve --open --load "my chat.jsonl"          … with a chat that `chatmill chat` saved
@@ -30,7 +30,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("model").add_argument
     add(
         "-m",
@@ -81,11 +80,20 @@ def run(options: argparse.Namespace) -> None:
     check(options)
     chat = load_chat(options.load) if options.load is not None else None
     runs = Runs(Path.cwd())
-    models = Models(options.model or [str(default_model())], serving_options(options), runs)
+    serving = ServingOptions(
+        arguments.loading(options),
+        options.parallel,
+        options.queue,
+        arguments.sampling(options),
+        options.max_tokens,
+        options.time_limit,
+    )
+    models = Models(options.model or [str(default_model())], serving, runs)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")
-        app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None, chat)
+        hosts = [*LOCAL_HOSTS, options.host, *options.allow_host]  # of requests
+        app = create_app(models, runs, hosts, options.allow_origin, options.api_key or None, chat)
         page = address(bound) + (f"/?load={chat.id}" if chat else "")
         print(f"chatmill: {page}", flush=True)
         if options.open:
@@ -113,21 +121,6 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
         )
-
-
-def serving_options(options: argparse.Namespace) -> ServingOptions:
-    return ServingOptions(
-        arguments.loading(options),
-        options.parallel,
-        options.queue,
-        arguments.sampling(options),
-        options.max_tokens,
-        options.time_limit,
-    )
-
-
-def hosts(options: argparse.Namespace) -> list[str]:
-    return [*LOCAL_HOSTS, options.host, *options.allow_host]
 
 
 def address(bound: socket.socket) -> str:

@@ -288,7 +288,6 @@ Exits with 0 if everything is in order, else with 1 after a line for each file.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     command.add_argument(
         "--remote", metavar="NAME", help="check this remote alone (default: all that are folders of this machine)"
     )
