@@ -140,7 +140,8 @@ _PARTS = {"onnx": "export/onnx", "genai": "export/onnx", "gguf": "export/gguf", 
 def pack(data: Path, out: Path, name: str) -> tuple[list[str], dict[str, str]]:
     """Write the folder `out`, the same bytes each time, from what the pipeline wrote into `data`.
 
-    Returns the parts that were packed, and why others are missing. Raises ValueError where there is no model, a file is damaged, or a part is another model's.
+    Returns the parts that were packed, and why others are missing. Raises ValueError where there is no model, a file
+    is damaged, or a part is another model's.
     """
     fingerprint = _check(data / "model")
     for name_of_file in ("metrics/mix.json", "metrics/evaluate.json", SAMPLES):

@@ -165,7 +165,7 @@ def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -
     return Tokenization(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
 
 
-def sizes(views: Sequence[Tokenization]) -> list[tuple[str, ...]]:
+def sizes(views: Sequence[Tokenization]) -> Sequence[Sequence[str]]:
     """The rows of SIZES for each tokenizer; bytes per token are of text, without control tokens."""
     rows = []
     for name, tokenizer, tokens in views:
