@@ -145,7 +145,7 @@ class Verdict:
 
     @property
     def heads(self) -> list[str]:
-        return [f"{side.letter}: {side.names}" for side in self.sides]
+        return [f"{side.letter}: {', '.join(run.name for run in side.runs)}" for side in self.sides]
 
     @property
     def note(self) -> str:
@@ -276,10 +276,10 @@ def compare_sides(
 
     Raises ValueError for a run or data that cannot be read, and for runs that have no text in common.
     """
-    compared = read_compared(data, format, limit)
+    documents, questions = read_compared(data, format, limit)
 
     def measure(name: str) -> Run:
-        run = measure_run(name, compared, device, threads)
+        run = measure_run(name, documents, questions, device, threads)
         measured(run)
         return run
 
@@ -287,11 +287,11 @@ def compare_sides(
     everyone = [run for side in runs for run in side]
     which = which_text(everyone)
     sides = [Side(letter, side, which) for letter, side in zip(ascii_uppercase, runs, strict=False)]
-    baselines = baseline_bits(sides[0], compared.documents, tokens)
-    documents = []
+    baselines = baseline_bits(sides[0], documents, tokens)
+    differing = []
     if len(sides) == 2 and scored_the_same(everyone, which):
-        documents = differing_documents(runs[0], runs[1], compared.documents, which)
-    return Verdict(sides, differences(sides), baselines, documents)
+        differing = differing_documents(runs[0], runs[1], documents, which)
+    return Verdict(sides, differences(sides), baselines, differing)
 
 
 def runs_of(name: str) -> list[str]:
