@@ -4,12 +4,12 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from chatmill.conversation import Message, Record, Segment, TemplateName, is_document, parse, record_segments, unescape
+from chatmill.conversation import Message, Record, TemplateName, is_document, parse, record_segments, unescape
 from chatmill.personal_data import PERSONAL
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
@@ -17,29 +17,23 @@ from chatmill.personal_data import PERSONAL
 AROUND = 24  # characters of an example on each side
 
 
-class Oddity(NamedTuple):
-    """A pattern, and which of its matches count."""
-
-    pattern: re.Pattern[str]
-    counts: Callable[[str], bool] = bool
-
-
 _TAGS = "a|b|i|u|p|br|hr|div|span|ul|ol|li|table|tr|td|th|img|h[1-6]|script|style|strong|em|pre|code|html|body|font"
-ODDITIES = {
-    "mojibake": Oddity(re.compile("Ã[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹Œ‘’“”•–—˜™š›œžŸ]|â€|Â[\xa0-\xbf]|ðŸ|ï»¿|\ufffd")),
-    "HTML": Oddity(re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,300}})?/?>|&(?:amp|lt|gt|quot|nbsp|#\d{{1,6}});", re.I)),
-    "URLs": Oddity(re.compile(r"\bhttps?://[^\s<>\"]+|\bwww\.[^\s<>\"]+\.\w+", re.I)),
-    "control characters": Oddity(re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")),
-    "template marks": Oddity(
-        re.compile(
-            r"<\|(?:im_start|im_end|endoftext|eot_id|start_header_id|user|assistant|system|end)\|>|\[/?INST\]|<</?SYS>>"
-            r"|</?s>|<(?:start|end)_of_turn>|###\s?(?:Human|Assistant|Instruction|Response|User|System)\b"
-        )
+_ALWAYS = {
+    "mojibake": re.compile("Ã[\x80-\xbf€‚ƒ„…†‡ˆ‰Š‹Œ‘’“”•–—˜™š›œžŸ]|â€|Â[\xa0-\xbf]|ðŸ|ï»¿|\ufffd"),
+    "HTML": re.compile(rf"</?(?:{_TAGS})(?:\s[^<>]{{0,300}})?/?>|&(?:amp|lt|gt|quot|nbsp|#\d{{1,6}});", re.I),
+    "URLs": re.compile(r"\bhttps?://[^\s<>\"]+|\bwww\.[^\s<>\"]+\.\w+", re.I),
+    "control characters": re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]"),
+    "template marks": re.compile(
+        r"<\|(?:im_start|im_end|endoftext|eot_id|start_header_id|user|assistant|system|end)\|>|\[/?INST\]|<</?SYS>>"
+        r"|</?s>|<(?:start|end)_of_turn>|###\s?(?:Human|Assistant|Instruction|Response|User|System)\b"
     ),
-    "placeholders": Oddity(
-        re.compile(r"\{\{\s*\w+\s*\}\}|\[(?:NAME|REDACTED|EMAIL|PHONE|URL)[\w ]*\]|<(?:unk|pad|mask|NAME|URL|USER)>")
+    "placeholders": re.compile(
+        r"\{\{\s*\w+\s*\}\}|\[(?:NAME|REDACTED|EMAIL|PHONE|URL)[\w ]*\]|<(?:unk|pad|mask|NAME|URL|USER)>"
     ),
-    **{name: Oddity(pattern, counts) for name, (_, pattern, counts) in PERSONAL.items()},
+}
+ODDITIES = {  # patterns, and which of their matches count
+    **{name: (pattern, bool) for name, pattern in _ALWAYS.items()},
+    **{name: (pattern, counts) for name, (_, pattern, counts) in PERSONAL.items()},
 }
 
 
@@ -60,15 +54,8 @@ def find_oddities(text: str) -> dict[str, str]:
 Count = Callable[[Sequence[Record]], Sequence[int]]
 
 
-class Encoder(Protocol):
-    """What chatmill.tokenizer.encoding.chat_tokenizer.ChatTokenizer does."""
-
-    def encode_conversations(self, conversations: Sequence[list[Segment]]) -> Any:
-        """The ids of conversations, whose `offsets` say where each begins."""
-
-
-def token_counter(tokenizer: Encoder, template: TemplateName = "chatml") -> Count:
-    """The function that counts the tokens of records."""
+def token_counter(tokenizer: Any, template: TemplateName = "chatml") -> Count:
+    """Counts by a ChatTokenizer, which this module does not import: looking at a file does not need it."""
 
     def count(records: Sequence[Record]) -> list[int]:
         encoded = tokenizer.encode_conversations([record_segments(record, template) for record in records])
@@ -154,24 +141,21 @@ class Spread(NamedTuple):
     max: int
 
 
-NONE = Spread(0, 0, 0)
-
-
 @dataclass
 class Card:
     """What a number of conversations hold. Documents, which have no roles, count as one message each."""
 
-    conversations: int = 0
-    messages: dict[str, int] = field(default_factory=dict)  # by role
-    bytes: int = 0  # of the messages' text
-    trained_bytes: int = 0
-    turns: Spread = NONE  # messages per conversation
-    unit: str = "characters"  # of the lengths
-    lengths: Spread = NONE  # of rendered conversations
-    cut: int | None = None  # conversations longer than the context; None without a context
-    duplicates: int = 0  # conversations that are equal to an earlier one
-    answers: dict[str, int] = field(default_factory=dict)  # the most frequent ones, of those given more than once
-    odd: dict[str, dict[str, Any]] = field(default_factory=dict)  # messages with something odd: count and examples
+    conversations: int
+    messages: dict[str, int]  # by role
+    bytes: int  # of the messages' text
+    trained_bytes: int
+    turns: Spread  # messages per conversation
+    unit: str  # of the lengths
+    lengths: Spread  # of rendered conversations
+    cut: int | None  # conversations longer than the context; None without a context
+    duplicates: int  # conversations that are equal to an earlier one
+    answers: dict[str, int]  # the most frequent ones, of those given more than once
+    odd: dict[str, dict[str, Any]]  # messages with something odd: count and examples
 
     @property
     def frequent_answers(self) -> dict[str, int]:
@@ -182,25 +166,32 @@ class Card:
 
 def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None) -> Card:
     """The card of some conversations. Lengths are in tokens with `count_tokens`, or else in characters."""
-    card, chosen = Card(unit="tokens" if count_tokens else "characters"), list(records)
+    chosen = list(records)
     conversations = [_messages(record.text) for record in chosen]
-    card.conversations = len(chosen)
-    card.turns = spread(map(len, conversations))
-    lengths = list(count_tokens(chosen) if count_tokens else (len(r.text) for r in chosen))
-    card.lengths = spread(lengths)
-    card.cut = None if context is None else sum(length > context for length in lengths)
-    card.duplicates = len(chosen) - len({record.text for record in chosen})
-    _add_messages(card, chosen, conversations)
-    _add_answers(card, conversations)
-    _add_oddities(card, conversations)
-    return card
+    lengths = list(count_tokens(chosen)) if count_tokens else [len(record.text) for record in chosen]
+    roles, num_bytes, trained_bytes = _count_messages(chosen, conversations)
+    messages = [message for conversation in conversations for message in conversation]
+    answers = Counter(message.text.strip() for message in messages if message.role == "assistant")
+    return Card(
+        conversations=len(chosen),
+        messages=dict(roles.most_common()),
+        bytes=num_bytes,
+        trained_bytes=trained_bytes,
+        turns=spread(map(len, conversations)),
+        unit="tokens" if count_tokens else "characters",
+        lengths=spread(lengths),
+        cut=None if context is None else sum(length > context for length in lengths),
+        duplicates=len(chosen) - len({record.text for record in chosen}),
+        answers={text: count for text, count in answers.most_common(MAX_ANSWERS) if count > 1 and text},
+        odd=_odd_messages(messages),
+    )
 
 
 def spread(values: Iterable[int]) -> Spread:
     """The quantiles of values by the nearest rank; zeros if there are none."""
     ordered = sorted(values)
     if not ordered:
-        return NONE
+        return Spread(0, 0, 0)
     return Spread(*(ordered[-(-len(ordered) * share // 100) - 1] for share in (50, 95, 100)))
 
 
@@ -209,35 +200,28 @@ def _messages(text: str) -> list[Message]:
     return [Message.from_text("assistant", unescape(text))] if is_document(text) else parse(text)
 
 
-def _add_messages(card: Card, records: Sequence[Record], conversations: Sequence[Sequence[Message]]) -> None:
-    roles = Counter[str]()
+def _count_messages(
+    records: Sequence[Record], conversations: Sequence[Sequence[Message]]
+) -> tuple[Counter[str], int, int]:
+    """Messages by role, and the bytes of all text and of trained text."""
+    roles, num_bytes, trained_bytes = Counter[str](), 0, 0
     for record, messages in zip(records, conversations, strict=True):
-        kind = "document" if is_document(record.text) else ""
         flags = record.train or [None] * len(messages)
         for message, flag in zip(messages, flags, strict=True):
-            roles[kind or message.role] += 1
-            sizes = {part.kind: 0 for part in message.parts}
+            roles["document" if is_document(record.text) else message.role] += 1
+            is_trained = message.role == "assistant" if flag is None else flag
             for part in message.parts:
-                sizes[part.kind] += len(part.text.encode("utf-8", "surrogatepass"))
-            card.bytes += sum(sizes.values())
-            if flag if flag is not None else message.role == "assistant":
-                card.trained_bytes += sum(size for kind, size in sizes.items() if kind != "output")
-    card.messages = dict(roles.most_common())
+                size = len(part.text.encode("utf-8", "surrogatepass"))
+                num_bytes += size
+                trained_bytes += size if is_trained and part.kind != "output" else 0
+    return roles, num_bytes, trained_bytes
 
 
-def _add_answers(card: Card, conversations: Iterable[Sequence[Message]]) -> None:
-    answers = Counter(
-        message.text.strip() for messages in conversations for message in messages if message.role == "assistant"
-    )
-    card.answers = {text: count for text, count in answers.most_common(MAX_ANSWERS) if count > 1 and text}
-
-
-def _add_oddities(card: Card, conversations: Iterable[Sequence[Message]]) -> None:
+def _odd_messages(messages: Iterable[Message]) -> dict[str, dict[str, Any]]:
     counts, examples = Counter[str](), defaultdict[str, list[str]](list)
-    for messages in conversations:
-        for message in messages:
-            for name, example in find_oddities(message.text[:MAX_TEXT]).items():
-                counts[name] += 1
-                if len(examples[name]) < MAX_EXAMPLES and example not in examples[name]:
-                    examples[name].append(example)
-    card.odd = {name: {"messages": count, "examples": examples[name]} for name, count in counts.most_common()}
+    for message in messages:
+        for name, example in find_oddities(message.text[:MAX_TEXT]).items():
+            counts[name] += 1
+            if len(examples[name]) < MAX_EXAMPLES and example not in examples[name]:
+                examples[name].append(example)
+    return {name: {"messages": count, "examples": examples[name]} for name, count in counts.most_common()}

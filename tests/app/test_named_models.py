@@ -35,8 +35,8 @@ def test_a_file_of_the_model_is_named_as_the_model_is(folder, name):
 
 
 def test_a_run_is_named_where_its_files_are_read(monkeypatch):
-    def fetch(name, outputs, folder):
-        return find_or_fetch(str(shutil.copytree("damaged", folder)), outputs, folder)
+    def fetch(name, folder):
+        return find_or_fetch(str(shutil.copytree("damaged", folder)), folder)
 
     monkeypatch.setattr("chatmill.app.named_models.find_or_fetch", fetch)
     assert message_of("HEAD").startswith("HEAD/config.json")

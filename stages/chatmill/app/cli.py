@@ -67,6 +67,8 @@ def build_parser(*command_names: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
         if name in command_names:
             module = importlib.import_module(f"chatmill.app.commands.{name.replace('-', '_')}")
+            command.formatter_class = argparse.RawDescriptionHelpFormatter
+            command.epilog = getattr(module, "EPILOG", None)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     return top

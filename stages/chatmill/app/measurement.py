@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.named_models import TextOrConversation, iter_inputs, text_or_messages
+from chatmill.app.named_models import TextOrConversation, iter_inputs, named_errors, text_or_messages
 from chatmill.conversation import LossKind, Record, Segment
 from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
@@ -53,19 +53,15 @@ def read_documents(file: Path, format: str | None = None, limit: int | None = No
     file is one text. Raises ValueError with file and line for a document that cannot be read.
     """
     result: list[ScoredDocument] = []
-    entries = (
-        ((item.place, _content_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
-        if format
-        else None
-    )
-    for place, content in entries or iter_inputs(file):
+    entries = iter_inputs(file)
+    if format:
+        entries = ((item.place, _content_of(item)) for item in read_dataset(file, format, limit=limit, seed=0))
+    for place, content in entries:
         if len(result) == limit:
             break
-        try:
+        with named_errors(place):
             for text in _texts_of(content):
                 check_text(text)
-        except ValueError as error:
-            raise ValueError(f"{place}: {error}") from error
         result.append(ScoredDocument(file, place, content))
     if not result:
         raise ValueError(f"{file}: no documents: expected conversations or a text")
@@ -85,7 +81,9 @@ def measure(
     documents = [one for one, said in zip(documents, is_said, strict=True) if said]
     if not documents:
         raise ValueError(f"{left_out[0]}: the tokenizer cannot say some of its characters, nor of any other document")
-    length = window_length(engine, context)
+    length = min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size)) if context is None else context
+    if not 2 <= length <= engine.context:
+        raise ValueError(f"context: expected 2 to {engine.context} tokens, got {length}")
     stride = default_stride(length) if stride is None else stride
     corpus = encode_documents(documents, loaded)
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
@@ -124,15 +122,6 @@ def difference(measurement: Measurement, other: Measurement, text: str) -> Inter
     nats, num_bytes = measurement.sums[text]
     other_nats, other_bytes = other.sums[text]
     return bits_interval(nats - other_nats, num_bytes) if np.array_equal(num_bytes, other_bytes) else None
-
-
-def window_length(engine: Engine, requested: int | None) -> int:
-    """How many tokens the model reads at once. Raises ValueError where its context has fewer than requested."""
-    if requested is None:
-        return min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size))
-    if not 2 <= requested <= engine.context:
-        raise ValueError(f"context: expected 2 to {engine.context} tokens, got {requested}")
-    return requested
 
 
 def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:

@@ -11,9 +11,10 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,20 +34,12 @@ MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 
 def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
     """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
-    if len(content) > MAX_INPUT_BYTES:
-        raise ValueError(f"{name}: over {MAX_INPUT_BYTES:,} bytes: show a part of it")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 at byte {error.start}") from error
+    text = _decoded(content, name)
     if _is_json_of_conversations(text):
         return _select(values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES), number, name)
     if number != 1:
         raise ValueError(f"{name}: no conversation {number}: the input is one text")
-    try:
-        return _parse_entry(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+    return _parse_entry(name, text)
 
 
 def read_input_file(file: Path, number: int) -> TextOrConversation:
@@ -73,15 +66,9 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
         if {".json", ".jsonl"} & set(file.suffixes):
             entries = _entries(values(file, stream, MAX_INPUT_BYTES))
         else:
-            try:
-                entries = iter([(str(file), stream.read().decode("utf-8-sig"))])
-            except UnicodeDecodeError as error:
-                raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+            entries = iter([(str(file), _decoded(stream.read(), str(file), max_bytes=inf))])
         for place, entry in entries:
-            try:
-                yield place, _parse_entry(entry, max_characters=None)
-            except ValueError as error:
-                raise ValueError(f"{place}: {error}") from error
+            yield place, _parse_entry(place, entry, max_characters=inf)
 
 
 def text_or_messages(record: Record) -> str | Conversation:
@@ -101,10 +88,7 @@ def _select(values_by_place: Iterable[tuple[str, Any]], number: int, name: str) 
     place, entry = next(islice(_entries(values_by_place), number - 1, None), ("", None))
     if not place:
         raise ValueError(f"{name}: no conversation {number}: the input has fewer")
-    try:
-        return _parse_entry(entry)
-    except ValueError as error:
-        raise ValueError(f"{place}: {error}") from error
+    return _parse_entry(place, entry)
 
 
 def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
@@ -116,26 +100,37 @@ def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
             yield place, value
 
 
-def _parse_entry(content: Any, max_characters: int | None = MAX_TEXT_CHARACTERS) -> TextOrConversation:
-    if isinstance(content, dict) and isinstance(text := content.get("text"), str):
-        if text.startswith(IM_START) and content.get("train") is not None:
-            parse(text)
-            return Record("", "", text, train=content["train"])
-        if {"source", "group"} <= content.keys() and is_document(text):
-            return Record("", "", text)
-        content = text
-    if isinstance(content, list):
-        content = {"messages": content}
-    if not isinstance(content, str):
-        from chatmill.datasets.formats import chats  # as above
+def _decoded(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> str:
+    """The text of UTF-8. Raises ValueError with the place of an invalid byte."""
+    if len(content) > max_bytes:
+        raise ValueError(f"{name}: over {max_bytes:,} bytes: shorten it")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
-        return chats.from_messages(content)
-    rendered = content.removeprefix(BOS)
-    if rendered.startswith(IM_START):
-        return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
-    if not 0 < len(content) <= (max_characters or len(content)):
-        raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
-    return content
+
+def _parse_entry(place: str, content: Any, max_characters: float = MAX_TEXT_CHARACTERS) -> TextOrConversation:
+    with named_errors(place):
+        if isinstance(content, dict) and isinstance(text := content.get("text"), str):
+            if text.startswith(IM_START) and content.get("train") is not None:
+                parse(text)
+                return Record("", "", text, train=content["train"])
+            if {"source", "group"} <= content.keys() and is_document(text):
+                return Record("", "", text)
+            content = text
+        if isinstance(content, list):
+            content = {"messages": content}
+        if not isinstance(content, str):
+            from chatmill.datasets.formats import chats  # as above
+
+            return chats.from_messages(content)
+        rendered = content.removeprefix(BOS)
+        if rendered.startswith(IM_START):
+            return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
+        if not 0 < len(content) <= max_characters:
+            raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
+        return content
 
 
 # Prompts in files, as the options of several commands name them.
@@ -157,12 +152,7 @@ def read_text(file: str) -> str:
     else:
         with Path(file).open("rb") as stream:
             content, name = stream.read(MAX_INPUT_BYTES + 1), file
-    if len(content) > MAX_INPUT_BYTES:
-        raise ValueError(f"{name}: over {MAX_INPUT_BYTES:,} bytes: shorten it")
-    try:
-        return content.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error
+    return _decoded(content, name)
 
 
 # What is told of a model before the first message.
@@ -254,13 +244,13 @@ def default_model() -> Path:
 def fetch_model(model: str | Path) -> Iterator[Path]:
     """Yield the path of a model. The model of a DVC run is fetched into a folder that is removed afterwards."""
     with TemporaryDirectory(prefix="chatmill-", ignore_cleanup_errors=True) as folder:
-        yield find_or_fetch(str(model), MODEL_FOLDERS, Path(folder) / "model")
+        yield find_or_fetch(str(model), Path(folder) / "model")
 
 
-def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
-    """The path of this name; else the first of `outputs` that the run of this name has, copied into `folder`.
+def find_or_fetch(name: str, folder: Path) -> Path:
+    """The path of this name; else the model of the run of this name, copied into `folder`.
 
-    Raises ValueError where there is no such path or run, or the run's outputs are in no cache or remote storage.
+    Raises ValueError where there is no such path or run, or the run's model is in no cache or remote storage.
     """
     if Path(name).exists():
         return Path(name)
@@ -274,9 +264,9 @@ def find_or_fetch(name: str, outputs: Sequence[Path], folder: Path) -> Path:
     try:
         with _open_run(Repo, name) as repo:
             files = DVCFileSystem(repo)
-            available = [output for output in outputs if files.isdir(output.as_posix())]
+            available = [output for output in MODEL_FOLDERS if files.isdir(output.as_posix())]
             if not available:
-                missing = " or ".join(map(str, outputs))
+                missing = " or ".join(map(str, MODEL_FOLDERS))
                 raise ValueError(f"{name}: this run has no {missing}: run {rebuild_commands(name)}")
             for output in available:
                 files.get(output.as_posix(), str(folder), recursive=True)
@@ -309,7 +299,6 @@ def _open_run(repo_class: Any, name: str) -> Any:
 
 
 def rebuild_commands(name: str) -> str:
-    """The commands that write the outputs of a run again."""
     return "`dvc repro`" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`"
 
 
@@ -344,8 +333,7 @@ def load_named(
     threads: int | None = None,
     *,
     tokenizer: Path | None = None,
-    template: str | None = None,
-    trust_tokenizer: bool = False,
+    **options: Any,
 ) -> LoadedModel:
     """The model of a path or a DVC run, as `load_model` loads it. Raises ValueError that names the file or the model.
 
@@ -357,14 +345,7 @@ def load_named(
         if tokenizer:
             places[str(tokenizer.absolute())] = str(tokenizer)
         try:
-            return load_model(
-                model,
-                device,
-                threads,
-                tokenizer=tokenizer and tokenizer.absolute(),
-                template=template,
-                trust_tokenizer=trust_tokenizer,
-            )
+            return load_model(model, device, threads, tokenizer=tokenizer and tokenizer.absolute(), **options)
         except USER_ERRORS as error:
             message = error_line(error)
             prefix = "" if any(place in message for place in places) else f"{name}: "

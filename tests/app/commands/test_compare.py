@@ -23,7 +23,6 @@ TOKENIZER = byte_tokenizer()
 SPECIAL = TOKENIZER.special
 CHATML, MARKERS, PLAIN = ChatmillTemplate(), ChatmillTemplate("markers"), open_template("", {}, name="plain")
 BITS = math.log2(TOKENIZER.vocab_size)  # of a token where all are equally likely
-MODELS = (Path("data/export/onnx"), Path("data/model"))
 
 
 class UniformEngine(ScriptedEngine):
@@ -184,7 +183,7 @@ def repository(tmp_path_factory, models):
 )
 def test_a_run_gives_the_model_it_made(repository, models, monkeypatch, tmp_path, name, model):
     monkeypatch.chdir(repository / "data")
-    found = find_or_fetch(name, MODELS, tmp_path / "model")
+    found = find_or_fetch(name, tmp_path / "model")
     assert sorted(file.name for file in found.iterdir()) == sorted(file.name for file in models[model].iterdir())
     assert all((found / file.name).read_bytes() == file.read_bytes() for file in models[model].iterdir())
 
@@ -226,4 +225,4 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
 def test_a_name_that_gives_no_model_is_told(repository, monkeypatch, tmp_path, name, message):
     monkeypatch.chdir(repository)
     with pytest.raises(ValueError, match=message):
-        find_or_fetch(name, MODELS, tmp_path / "model")
+        find_or_fetch(name, tmp_path / "model")

@@ -8,8 +8,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from chatmill.app.runs.listing import State
-from chatmill.app.runs.rows import RunFiles, run_metrics, run_rows
+from chatmill.app.runs import RunFiles, State, run_metrics, run_rows
 from chatmill.app.server.runs import Runs, points, routes
 from chatmill.app.server.security import ApiError, handle_api_error
 from support.run_repository import CURVE, RunRepository

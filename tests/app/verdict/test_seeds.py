@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from chatmill.app.cli import main
-from chatmill.app.runs.rows import add_seeds
+from chatmill.app.runs import add_seeds
 from support.run_repository import PARAMS, RunRepository
 
 

@@ -6,11 +6,10 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import fields
 from io import UnsupportedOperation
-from pathlib import Path
 from select import select
 
+from chatmill.app import arguments
 from chatmill.app.named_models import (
     MODEL_FOLDERS,
     PROMPT_FILE_HELP,
@@ -21,20 +20,13 @@ from chatmill.app.named_models import (
     read_text,
 )
 from chatmill.app.terminal.saved_chats import Transcript, read_numbered_chat
-from chatmill.app.terminal.terminal_chat import (
-    MAX_THREADS,
-    TerminalChat,
-    check_positive,
-    describe_session,
-    notify,
-    unescaped,
-)
+from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify, unescaped
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
 
 STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
   chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
@@ -44,7 +36,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("prompt").add_argument
     add("-p", "--prompt", metavar="TEXT", help="answer this prompt and exit; text from a pipe is appended to it")
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
@@ -53,26 +44,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--load", metavar="FILE", help="continue a saved chat; FILE may end with its number, as in 'FILE 2'")
     add = command.add_argument_group("model").add_argument
     add("-m", "--model", metavar="PATH", help=f"folder, file or DVC run (default: {MODEL_FOLDERS[0]})")
-    add("--tokenizer", type=Path, metavar="PATH", help="tokenizer to use instead of the model's own")
-    add("--template", metavar="NAME", help="chat template: chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: auto, the fastest available)")
-    add(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="processor threads (default: the cores but one, fewer for small models)",
-    )
+    arguments.add_loading(add)
     add = command.add_argument_group("sampling").add_argument
-    add("--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)")
-    add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
-    add("--top-k", type=int, default=0, metavar="N", help="only the top N tokens; 0 (default): all")
-    add("--top-p", type=float, default=1.0, metavar="P", help="only the top tokens with total probability P")
-    add("--min-p", type=float, default=0.0, metavar="P", help="only tokens P times as likely as the top one")
-    add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions")
-    add("--presence-penalty", type=float, default=0.0, metavar="P", help="above 0: fewer repetitions")
-    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="the same, growing with each repetition")
-    add("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default: %(default)s)")
+    arguments.add_answers(add)
+    arguments.add_seed(add)
     add(
         "--stop",
         action="append",
@@ -87,11 +62,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Answer the prompt, or text from a pipe; in a terminal, chat."""
-    check_positive("--max-tokens", options.max_tokens)
-    if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
-    sampling = Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})
+    arguments.check_answers(options)
+    sampling = arguments.sampling(options)
     prompt = read_prompt(options)
     if prompt is not None and not options.interactive:
         open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty()).ask(prompt)
@@ -118,15 +90,13 @@ def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: 
 
 
 def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
-    """Load the model and start a session with the settings of the options."""
     model = options.model or default_model()
-    overrides = {"tokenizer": options.tokenizer, "template": options.template}
     with (
         status_line(f"loading {model} …") if show_notices and sys.stderr.isatty() else nullcontext(),
         fetch_model(model) as path,
     ):
         threads = options.threads or threads_for_chat(path)
-        loaded = load_model(path, options.device, threads, trust_tokenizer=options.trust_tokenizer, **overrides)
+        loaded = load_model(path, **arguments.loading(options) | {"threads": threads})
     session = ChatSession(
         *loaded,
         system=options.system,
@@ -141,7 +111,6 @@ def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: 
 
 @contextmanager
 def status_line(line: str) -> Iterator[None]:
-    """Show a line on stderr while the body runs."""
     print(line, end="\r", file=sys.stderr, flush=True)
     try:
         yield

@@ -13,7 +13,6 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from string import ascii_uppercase
@@ -21,9 +20,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from chatmill.app import arguments
 from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
-from chatmill.app.runs.rows import add_seeds
-from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, describe_session, device_name, notify
+from chatmill.app.runs import add_seeds
+from chatmill.app.terminal.terminal_chat import check_positive, describe_session, device_name, notify
 from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import LIMIT, Run
@@ -33,7 +33,6 @@ from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.encoded.token_files import read_meta
 from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
 from chatmill.inference.chat_session import TOOL_TOKENS, AnswerStats, ChatSession
-from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import number
 
@@ -67,13 +66,6 @@ class Comparison(NamedTuple):
         ]
 
 
-class Speed(NamedTuple):
-    """How fast a model answered; None where it generated too few tokens."""
-
-    first_token: float | None  # seconds from the question, the median over the prompts
-    tokens_per_second: float | None  # after the first token
-
-
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Generate an answer with every model, and score every answer under every model."""
     answers = [generate_answer(session, prompt) for session in sessions]
@@ -89,12 +81,10 @@ def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
 
 
 def supports_tools(session: ChatSession) -> bool:
-    """Whether the model can call the calculator."""
     return session.template.escapes and {*TOOL_TOKENS} <= session.tokenizer.special.keys()
 
 
 def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
-    """The model's answer to a prompt, in a new conversation."""
     session.clear()
     session.engine.rewind(0)
     session.sampling = session.sampling  # restarts the random numbers from the seed
@@ -146,15 +136,15 @@ def pooled_bits_per_byte(comparisons: Iterable[Comparison]) -> BitsMatrix:
     return result
 
 
-def speeds(comparisons: Sequence[Comparison]) -> list[Speed]:
-    """How fast each model was over all prompts."""
+def speeds(comparisons: Sequence[Comparison]) -> list[dict[str, float | None]]:
+    """How fast each model was: the median seconds to the first token, and then the rate; None for too few tokens."""
     result = []
     for answers in zip(*(one.answers for one in comparisons), strict=True):
         timings = [answer.stats for answer in answers if answer.stats and answer.stats.tokens]
         tokens = sum(timing.tokens - 1 for timing in timings)
         seconds = sum(timing.seconds - timing.first_token for timing in timings)
         first = median(timing.first_token for timing in timings) if timings else None
-        result.append(Speed(first, tokens / seconds if seconds > 0 else None))
+        result.append({"first_token": first, "tokens_per_second": tokens / seconds if seconds > 0 else None})
     return result
 
 
@@ -179,20 +169,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
-    add("--max-tokens", type=int, default=256, metavar="N", help="as for `chatmill chat`")
-    for field in fields(Sampling):
-        option = f"--{field.name.replace('_', '-')}"
-        add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
-    add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    arguments.add_answers(add)
+    arguments.add_seed(add)
+    arguments.add_device(add)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Compare the models, and print each prompt's answers as soon as they are there."""
-    check_positive("--max-tokens", options.max_tokens)
-    if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
+    arguments.check_answers(options)
     if not 2 <= len(options.models) <= len(ascii_uppercase):
         raise ValueError(f"expected 2 to {len(ascii_uppercase)} models, got {len(options.models)}")
     if options.data:
@@ -214,7 +198,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def run_on_data(options: argparse.Namespace) -> None:
-    """Compare the models on data, and print the verdict."""
     if options.prompt or options.prompt_file or options.prompt_list:
         raise ValueError("expected either --data, or prompts")
     if options.limit is not None:
@@ -229,16 +212,8 @@ def run_on_data(options: argparse.Namespace) -> None:
         sides = add_seeds(sides, Path.cwd())
         for name, side in zip(options.models, sides, strict=True):
             notify(f"{name}: {plural(len(side), 'seed')}: {', '.join(side)}")
-    verdict = compare_sides(
-        sides,
-        options.data,
-        format=options.format,
-        limit=options.limit,
-        tokens=options.tokens,
-        device=options.device,
-        threads=options.threads,
-        measured=notify_of_run,
-    )
+    settings = options.format, options.limit or LIMIT, options.tokens, options.device, options.threads
+    verdict = compare_sides(sides, notify_of_run, options.data, *settings)
     if file:
         file.write_text(views.page(verdict), encoding="utf-8")
     if options.json:
@@ -248,7 +223,6 @@ def run_on_data(options: argparse.Namespace) -> None:
 
 
 def notify_of_run(run: Run) -> None:
-    """Print on stderr how a model was measured."""
     engine = run.loaded.engine
     documents = len(run.text.sums["all"][0])
     counts = f"{plural(documents, 'document')} and {plural(len(run.correct), 'exercise')}"
@@ -269,30 +243,21 @@ def read_prompts(options: argparse.Namespace) -> list[str]:
 
 
 def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
-    """A session with each model, which is reported on stderr."""
-    settings = {"sampling": Sampling(**{field.name: getattr(options, field.name) for field in fields(Sampling)})}
-    settings |= {"system": options.system, "max_tokens": options.max_tokens}
+    settings = {"sampling": arguments.sampling(options), "system": options.system, "max_tokens": options.max_tokens}
     sessions = []
     for letter, name in zip(ascii_uppercase, options.models, strict=False):
-        sessions.append(open_model(name, options.device, options.threads, **settings))
+        loaded = load_named(name, options.device, options.threads)
+        with named_errors(name):
+            sessions.append(ChatSession(*loaded, **settings))
+            for _ in range(2):  # the first tokens are slow
+                loaded.engine.append([0])
         notify(f"{letter} {name}: {describe_session(sessions[-1])}")
     if len({supports_tools(session) for session in sessions}) == 2:
         notify("not all models support the calculator: bits per byte leave out its calls")
     return sessions
 
 
-def open_model(name: str, device: str, threads: int | None, **settings: Any) -> ChatSession:
-    """A session with the model at a path, or of a DVC run, after warming it up with two tokens."""
-    loaded = load_named(name, device, threads)
-    with named_errors(name):
-        session = ChatSession(*loaded, **settings)
-        for _ in range(2):
-            session.engine.append([0])
-        return session
-
-
 def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int) -> Iterator[StyledLine]:
-    """A prompt, the answers to it, and the bits per byte of each."""
     yield from ([("bold", line)] for line in wrap_text(f"> {comparison.prompt}", width))
     yield from columns(headings, list(map(format_answer, comparison.answers)), width)
     yield []
@@ -301,7 +266,6 @@ def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int
 
 
 def format_answer(answer: ModelAnswer) -> str:
-    """An answer and its statistics, or why there is none."""
     stats = answer.stats
     if stats is None:
         return f"No answer: {answer.error}"
@@ -323,7 +287,6 @@ def notes(comparison: Comparison) -> Iterator[str]:
 
 
 def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
-    """A row for each answer, a column for each model it is scored under."""
     letters = ascii_uppercase[: len(bits)]
     rows = [
         (f"answer of {letter}", *(number(one, 3) for one in row)) for letter, row in zip(letters, bits, strict=True)
@@ -336,10 +299,10 @@ def summary(comparisons: Sequence[Comparison]) -> Iterator[StyledLine]:
     if len(comparisons) > 1:
         yield from bits_table(f"Bits per byte, all {len(comparisons)} prompts", pooled_bits_per_byte(comparisons))
         yield []
-    rows = [
-        (letter, number(speed.first_token and 1000 * speed.first_token, 1), number(speed.tokens_per_second))
-        for letter, speed in zip(ascii_uppercase, speeds(comparisons), strict=False)
-    ]
+    rows = []
+    for letter, speed in zip(ascii_uppercase, speeds(comparisons), strict=False):
+        first = speed["first_token"]
+        rows.append((letter, number(first and 1000 * first, 1), number(speed["tokens_per_second"])))
     yield from aligned("Speed", ("", "first token, ms (median)", "tokens/s after it"), rows)
 
 
@@ -366,8 +329,8 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
         }
         for one in comparisons
     ]
-    speed = [one._asdict() for one in speeds(comparisons)]
-    return {"models": models, "prompts": prompts, "bits_per_byte": pooled_bits_per_byte(comparisons), "speed": speed}
+    bits = pooled_bits_per_byte(comparisons)
+    return {"models": models, "prompts": prompts, "bits_per_byte": bits, "speed": speeds(comparisons)}
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:

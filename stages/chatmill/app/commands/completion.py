@@ -9,7 +9,7 @@ from chatmill.app import cli
 
 SHELLS = ("bash", "zsh", "fish")
 COMPLETED = {"FILE": shtab.FILE, "FOLDER": shtab.DIRECTORY, "MODEL": shtab.FILE, "OUT": shtab.FILE, "PATH": shtab.FILE}
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill completion bash > ~/.local/share/bash-completion/completions/chatmill
   chatmill completion zsh > ~/.zfunc/_chatmill         with `fpath+=~/.zfunc` before `compinit` in ~/.zshrc
   chatmill completion fish > ~/.config/fish/completions/chatmill.fish
@@ -17,12 +17,10 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     command.add_argument("shell", choices=SHELLS, help="the shell that is to read the script")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the script."""
     print(completion_script(options.shell))
 
 

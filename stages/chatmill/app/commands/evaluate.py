@@ -6,8 +6,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from string import ascii_uppercase
-from typing import Any, NamedTuple
+from typing import Any
 
+from chatmill.app import arguments
 from chatmill.app.measurement import Measurement, ScoredDocument, difference, interval, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
@@ -17,7 +18,7 @@ from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import bits_range, number
 
 MAX_LISTED = 3  # places of documents longer than the context
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
   chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
@@ -33,7 +34,6 @@ those of differences are paired.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
     add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")
@@ -43,16 +43,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="read only the first N documents of each file")
     add("--context", type=int, metavar="N", help="tokens of a window (default: the model's context, if memory allows)")
     add("--stride", type=int, metavar="N", help="tokens by which windows move (default: half the context)")
-    add("--tokenizer", type=Path, metavar="PATH", help="as for `chatmill chat`")
-    add("--template", metavar="NAME", help="as for `chatmill chat`")
-    add("--trust-tokenizer", action="store_true", help="as for `chatmill chat`")
-    add("--device", default="auto", help="as for `chatmill chat`")
-    add("--threads", type=int, metavar="N", help="as for `chatmill chat`")
+    arguments.add_loading(add)
     add("--json", action="store_true", help="print JSON instead of tables")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure the models one after another, and print a table."""
     for name in ("limit", "context", "stride", "threads"):
         if (value := getattr(options, name)) is not None:
             check_positive(f"--{name}", value)
@@ -65,65 +60,46 @@ def run(options: argparse.Namespace) -> None:
     ]
     results = [load_and_measure(path, documents, options) for path in options.models]
     if options.json:
-        print(json.dumps([as_json(path, one) for path, one in zip(options.models, results, strict=True)], indent=1))
+        print(json.dumps([as_json(path, *one) for path, one in zip(options.models, results, strict=True)], indent=1))
         return
-    print_lines(result_lines(options.models, results), sys.stdout)
-    if len({one.text.bytes for one in results}) > 1:
+    measurements = [one for _, one in results]
+    print_lines(result_lines(options.models, measurements), sys.stdout)
+    if len({one.bytes for one in measurements}) > 1:
         notify('the models have different templates, and thus different text: compare the rows "the assistant\'s"')
 
 
-class Result(NamedTuple):
-    """A model and what was measured of it."""
-
-    loaded: LoadedModel
-    text: Measurement
-
-
-def load_and_measure(path: Path, documents: Sequence[ScoredDocument], options: argparse.Namespace) -> Result:
-    """Load a model and measure it; a summary is printed on stderr."""
-    loaded = load_named(
-        path,
-        options.device,
-        options.threads,
-        tokenizer=options.tokenizer,
-        template=options.template,
-        trust_tokenizer=options.trust_tokenizer,
-    )
+def load_and_measure(
+    path: Path, documents: Sequence[ScoredDocument], options: argparse.Namespace
+) -> tuple[LoadedModel, Measurement]:
+    """Load a model and measure it; how that was done is printed on stderr."""
+    loaded = load_named(path, **arguments.loading(options))
     with named_errors(path):
-        text = measure(loaded, documents, options.context, options.stride)
-    notify_of_text(path, loaded, text)
-    return Result(loaded, text)
-
-
-def notify_of_text(path: Path, loaded: LoadedModel, measurement: Measurement) -> None:
-    """Print on stderr how a model was measured on text."""
+        found = measure(loaded, documents, options.context, options.stride)
     engine = loaded.engine
     notify(
-        f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, "
-        f"context {measurement.context:,}: {plural(measurement.tokens, 'token')} of text, "
-        f"{measurement.tokens_per_second:,.0f} tokens/s"
+        f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, context {found.context:,}: "
+        f"{plural(found.tokens, 'token')} of text, {found.tokens_per_second:,.0f} tokens/s"
     )
-    if left_out := measurement.left_out:
-        listed = ", ".join(left_out[:MAX_LISTED]) + (" …" if len(left_out) > MAX_LISTED else "")
-        what = f"with characters that its tokenizer cannot say, {plural(len(left_out), 'document')}"
-        notify(f"{path}: left out, {what}: {listed}")
-    if windowed := measurement.windowed_documents:
-        listed = ", ".join(windowed[:MAX_LISTED]) + (" …" if len(windowed) > MAX_LISTED else "")
-        windows = f"scored in windows that move by {measurement.stride:,} tokens"
-        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, {windows}: {listed}")
+    if found.left_out:
+        what = f"with characters that its tokenizer cannot say, {plural(len(found.left_out), 'document')}"
+        notify(f"{path}: left out, {what}: {listed(found.left_out)}")
+    if windowed := found.windowed_documents:
+        windows = f"scored in windows that move by {found.stride:,} tokens"
+        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, {windows}: {listed(windowed)}")
+    return loaded, found
 
 
-def result_lines(paths: Sequence[Path], results: Sequence[Result]) -> Iterator[StyledLine]:
+def listed(places: Sequence[str]) -> str:
+    return ", ".join(places[:MAX_LISTED]) + (" …" if len(places) > MAX_LISTED else "")
+
+
+def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
     """A row for each measure and a column for each model, after a list of the models' letters."""
-    letters = ascii_uppercase[: len(paths)]
+    head = ("", str(paths[0]))
     if len(paths) > 1:
-        yield from ([("", f"{letter} {path}")] for letter, path in zip(letters, paths, strict=True))
+        head = ("", *ascii_uppercase[: len(paths)])
+        yield from ([("", f"{letter} {path}")] for letter, path in zip(head[1:], paths, strict=True))
         yield []
-    head = ("", *letters) if len(paths) > 1 else ("", str(paths[0]))
-    yield from text_lines(head, [one.text for one in results])
-
-
-def text_lines(head: Sequence[str], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
     rows: list[tuple[str, ...]] = []
     for name, which in (("all text", "all"), ("the assistant's", "assistant")):
         rows.append(bits_row(name, measurements, None, which))
@@ -147,27 +123,18 @@ def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, w
     return (name, *(number(getattr(one, which), 4) for one in bits))
 
 
-def as_json(path: Path, result: Result) -> dict[str, Any]:
+def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
     """All results of a model, as numbers that are not rounded."""
-    loaded = result.loaded
+    by_file = {file: bits._asdict() for file, bits in measurement.by_file.items()}
     return {
         "model": str(path),
         "engine": loaded.engine.name,
         "device": loaded.engine.device,
         "template": loaded.template.name,
         "tokenizer": loaded.tokenizer.fingerprint,
-        **text_json(result.text),
-    }
-
-
-def text_json(measurement: Measurement) -> dict[str, Any]:
-    bits = measurement.bits_per_byte._asdict() | {
-        "by_file": {file: bits._asdict() for file, bits in measurement.by_file.items()}
-    }
-    return {
         "context": measurement.context,
         "stride": measurement.stride,
-        "bits_per_byte": bits,
+        "bits_per_byte": measurement.bits_per_byte._asdict() | {"by_file": by_file},
         "intervals": {"bits_per_byte": {which: interval(measurement, which) for which in measurement.sums}},
         "bytes": measurement.bytes,
         "tokens": measurement.tokens,

@@ -1,15 +1,11 @@
 """Convert a tokenizer to every format that can express it."""
 
 import argparse
-import shutil
-import signal
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
+from chatmill.app import arguments
 from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.exporting.parity import compare_exports, open_original, read_texts
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
@@ -47,19 +43,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the formats, print the files or the reason why not for each, and compare them."""
-    if options.out.exists():
-        raise ValueError(f"{options.out}: already exists: name a new folder")
     vocabulary = original = read_vocabulary(options.tokenizer)
     if options.add_chat_tokens:
         vocabulary = add_special_tokens(vocabulary, [])
         check_vocabulary(vocabulary)
     texts = read_texts(options.check) if options.check else []
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    with _scratch(options.out.parent) as folder:
-        write_folder(vocabulary, folder / "source")
-        written = export_all(options.formats, folder / "source", vocabulary, folder / "out")
-        shutil.move(folder / "out", options.out)
+    with arguments.new_output(options.out) as place, TemporaryDirectory() as folder:
+        write_folder(vocabulary, Path(folder, "source"))
+        written = export_all(options.formats, Path(folder, "source"), vocabulary, place)
     for format, entry in written.items():
         print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
     if texts:
@@ -67,16 +58,6 @@ def run(options: argparse.Namespace) -> None:
         reference = open_original(options.tokenizer, original)
         for line in compare_exports(reference, options.out, texts, original.special_names, added):
             print(line)
-
-
-@contextmanager
-def _scratch(parent: Path) -> Iterator[Path]:
-    former = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        with tempfile.TemporaryDirectory(dir=parent) as folder:
-            yield Path(folder)
-    finally:
-        signal.signal(signal.SIGTERM, former)
 
 
 def _remark(entry: dict[str, Any]) -> str:

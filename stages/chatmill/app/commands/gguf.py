@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
+from chatmill.app import arguments
 from chatmill.gguf_export.fields import Quantization
 from chatmill.gguf_export.gguf_files import export_gguf
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill gguf data/model exported/gguf --quantize q8_0
   chatmill gguf ~/models/SmolLM2-135M-Instruct ~/models/smollm-gguf --quantize q8_0 q4_0
   llama-cli -m exported/gguf/model-q8_0.gguf
@@ -22,7 +22,6 @@ is found.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add(
         "model",
@@ -42,12 +41,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the files, and print their sizes."""
-    if not options.model.is_dir():
-        raise ValueError(f"{options.model}: no such folder: expected a model of the pipeline or of Hugging Face")
-    if options.out.exists():
-        raise ValueError(f"{options.out}: already exists: name a new folder")
-    with atomic_output(options.out) as place, explain_full_disk([options.out]):
+    arguments.check_model_folder(options.model)
+    with arguments.new_output(options.out) as place:
         files = export_gguf(options.model, place, options.quantize)
         sizes = [file.stat().st_size for file in files]
     for file, size in zip(files, sizes, strict=True):

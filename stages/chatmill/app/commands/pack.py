@@ -6,19 +6,22 @@ import json
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from importlib.resources import files
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
+from jinja2 import Environment, StrictUndefined
 
+from chatmill.app import arguments
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
 from chatmill.app.named_models import MAX_PROMPTS, repro_commands, sample_prompts
-from chatmill.app.runs.listing import run_git
+from chatmill.app.runs import run_git
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.pipeline.params_file import parse_params
+from chatmill.report.markup import get_nested
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 # The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it.
@@ -26,45 +29,8 @@ from chatmill.tokenizer.formats.tokenizer_loading import load
 LICENSES = "raw/licenses.yaml"  # of the sources, by their names
 SAMPLES = "samples.jsonl"  # answers that the evaluation wrote down
 SHOWN_SAMPLES = 10
-NOT_STATED = "not stated"
-RUN = {  # title and code for each part; OUT is the folder
-    "transformers": (
-        "transformers",
-        "python",
-        "import transformers\n"
-        "chat = transformers.pipeline('text-generation', 'OUT', max_new_tokens=64, do_sample=False)\n"
-        "print(chat([{'role': 'user', 'content': 'Hello!'}])[0]['generated_text'][-1]['content'])",
-    ),
-    "chatmill": ("chatmill", "sh", "chatmill chat --model OUT -p 'Hello!'"),
-    "onnx": (
-        "transformers.js",
-        "js",
-        "import { pipeline } from '@huggingface/transformers';\n"
-        "const chat = await pipeline('text-generation', 'OUT', { dtype: 'fp32' });\n"
-        "console.log((await chat([{ role: 'user', content: 'Hello!' }]))[0].generated_text.at(-1).content);",
-    ),
-    "genai": (
-        "ONNX Runtime GenAI",
-        "python",
-        "import onnxruntime_genai as genai\n"
-        "model = genai.Model('OUT/genai')\n"
-        "tokenizer, generator = genai.Tokenizer(model), genai.Generator(model, genai.GeneratorParams(model))\n"
-        'messages = \'[{"role": "user", "content": "Hello!"}]\'\n'
-        "prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True)\n"
-        "ids = tokenizer.encode(prompt)\n"
-        "generator.append_tokens(ids)\n"
-        "while not generator.is_done():\n"
-        "    generator.generate_next_token()\n"
-        "print(tokenizer.decode(generator.get_sequence(0)[len(ids) :]))",
-    ),
-    "gguf": (
-        "llama.cpp, ollama",
-        "sh",
-        "llama-server -m OUT/gguf/model-f32.gguf --jinja\nollama create NAME -f OUT/gguf/Modelfile && ollama run NAME",
-    ),
-    "qwen3c": ("qwen3.c", "sh", "runq OUT/qwen3c/model.bin -t 0"),
-    "page": ("a browser, without a server or a network", "sh", "xdg-open OUT/chat.html"),
-}
+TEMPLATE = files("chatmill.app.commands").joinpath("card.md.jinja")
+BASELINES = {"counted n-grams": "ngram", "xz": "xz"}
 FIGURES = {  # of evaluate.json, by their places
     "bits per byte, all text": "bits_per_byte.all",
     "bits per byte, answers": "bits_per_byte.assistant",
@@ -80,30 +46,33 @@ FIGURES = {  # of evaluate.json, by their places
 
 def model_card(data: Path, name: str, parts: Sequence[str], missing: Mapping[str, str]) -> str:
     """The card of a model in `data`, in Markdown after the fields that model hubs read."""
-    config = json.loads((data / "model/config.json").read_text(encoding="utf-8"))
-    mix = json.loads((data / "metrics/mix.json").read_text(encoding="utf-8"))
-    found = json.loads((data / "metrics/evaluate.json").read_text(encoding="utf-8"))
-    if _at(found, "tokenizer.fingerprint") != config["chatmill"]["fingerprint"]:
+    files = ("model/config.json", "metrics/mix.json", "metrics/evaluate.json")
+    config, mix, found = (json.loads((data / file).read_text(encoding="utf-8")) for file in files)
+    if get_nested(found, "tokenizer", "fingerprint") != config["chatmill"]["fingerprint"]:
         raise ValueError(f"{data / 'metrics/evaluate.json'}: of another tokenizer than the model's: run `dvc repro`")
-    sources = _read_sources(data, mix["read"])
-    prompts = sample_prompts((data / SAMPLES).read_bytes())[:MAX_PROMPTS]
-    fields = _head(name, parts, sources, found) | {"widget": [{"messages": _asked(prompt)} for prompt in prompts]}
-    head = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
-    lines = ["---", *head.splitlines(), "---", "", f"# {name}", "", *_description(data, config), ""]
-    lines += [*_transcript(data), "## Run it", ""]
-    for part, (title, language, code) in RUN.items():
-        if part in ("transformers", "chatmill", *parts):
-            lines += [f"{title}:", "", f"```{language}", *code.replace("OUT", ".").splitlines(), "```", ""]
-    for part, reason in missing.items():
-        lines += [f"There is nothing for {RUN[part][0] if part in RUN else part}: {reason}.", ""]
-    sections = {"Data": _data(mix, sources), "Figures": _figures(found), "Limits": _limits(config)}
-    for title, section in (sections | {"Repeat it": _commands(data, name)}).items():
-        lines += [f"## {title}", "", *section, ""]
-    return "\n".join(lines)
-
-
-def _asked(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
+    sources, samples = _read_sources(data, mix["read"]), (data / SAMPLES).read_bytes()
+    asked = [[{"role": "user", "content": prompt}] for prompt in sample_prompts(samples)[:MAX_PROMPTS]]
+    fields = _head(name, parts, sources, found) | {"widget": [{"messages": messages} for messages in asked]}
+    bits = get_nested(found, "bits_per_byte", "baselines", default={})
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined)
+    environment.filters["cell"] = lambda text: " ".join(str(text).split()).replace("|", "\\|")
+    return environment.from_string(TEMPLATE.read_text("utf-8")).render(
+        head=yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
+        name=name,
+        config=config,
+        own={"tools": []} | config["chatmill"],
+        tokenizer=load(data / "model"),
+        megabytes=(data / "model/model.safetensors").stat().st_size / 1e6,
+        samples=[json.loads(line) for line in samples.splitlines()[:SHOWN_SAMPLES]],
+        parts=parts,
+        missing=missing,
+        mix=mix,
+        sources=sources,
+        figures=list(_measured(found)),
+        baselines={title: bits[key] for title, key in BASELINES.items() if isinstance(bits.get(key), float)},
+        commit=_commit(data.parent),
+        quoted_name=shlex.quote(name),
+    )
 
 
 def _read_sources(data: Path, read: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -141,85 +110,23 @@ def _head(name: str, parts: Sequence[str], sources: Mapping[str, Any], found: Ma
     }
 
 
-def _description(data: Path, config: Mapping[str, Any]) -> Iterator[str]:
-    tokenizer, own = load(data / "model"), config["chatmill"]
-    size = (data / "model/model.safetensors").stat().st_size
-    yield (
-        f"A chat model with {config['num_hidden_layers']} layers of {config['hidden_size']} channels "
-        f"({size / 1e6:,.1f} MB), a context of {config['max_position_embeddings']:,} tokens and "
-        f"{tokenizer.vocab_size:,} tokens of the type {tokenizer.vocabulary.type}, trained for {own['steps']:,} steps "
-        f"by chatmill. Its architecture is `{config['architectures'][0]}`, its chat template `{own['template']}`."
-    )
-    if tools := own.get("tools"):
-        yield (
-            f"It calls {', '.join(tools)} where the template's `tools` declare it: the program that runs the model "
-            "has to run the call and give the result back; `chatmill chat` and chat.html do."
-        )
-
-
-def _transcript(data: Path) -> Iterator[str]:
-    yield "It says, greedy and unedited, to the first prompts of its evaluation, each in a chat of its own:"
-    yield ""
-    with (data / SAMPLES).open(encoding="utf-8") as samples:
-        for sample in map(json.loads, islice(samples, SHOWN_SAMPLES)):
-            for line in f"> {sample['prompt']}\n{sample['answer']}\n".split("\n"):
-                yield f"    {line}".rstrip()
-
-
-def _data(mix: Mapping[str, Any], sources: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    conversations = mix["conversations"]
-    yield f"Trained on {conversations['train']:,} conversations, measured on {conversations['test']:,} others, from:"
-    yield from ("", "| source | messages | bytes | licence |", "|---|---|---|---|")
-    for source, counts in mix["read"].items():
-        kept, size = counts["messages"]["kept"], counts["bytes"]["kept"]
-        yield f"| {_cell(source)} | {kept:,} | {size:,} | {_cell(sources[source].get('license', NOT_STATED))} |"
-
-
 def _measured(found: Mapping[str, Any]) -> Iterator[tuple[str, str, float, str, str]]:
     """Title, place, value, interval and number of cases of each figure that was measured."""
     for title, place in FIGURES.items():
-        value, interval, count = (_at(part, place) for part in (found, found["intervals"], found["counts"]))
+        keys = place.split(".")
+        value, interval, count = (get_nested(part, *keys) for part in (found, found["intervals"], found["counts"]))
         if isinstance(value, float):
             shown = f"{interval[0]:.3f} to {interval[1]:.3f}" if isinstance(interval, list) else ""
             yield title, place, value, shown, str(count) if isinstance(count, int) else ""
 
 
-def _figures(found: Mapping[str, Any]) -> Iterator[str]:
-    yield "On the test set, which is not trained on; intervals of 95 %:"
-    yield from ("", "| | | interval | cases |", "|---|---|---|---|")
-    for title, _, value, interval, count in _measured(found):
-        yield f"| {title} | {value:.3f} | {interval} | {count} |"
-    for title, place in {"counted n-grams": "ngram", "xz": "xz"}.items():
-        if isinstance(value := _at(found, f"bits_per_byte.baselines.{place}"), float):
-            yield f"| bits per byte of {title}, beside it | {value:.3f} | | |"
-
-
-def _limits(config: Mapping[str, Any]) -> Iterator[str]:
-    yield "- A model of this size does what its data shows it, and knows nothing else. It may repeat its training data."
-    yield "- No text is filtered, and nothing was done to make answers harmless."
-    if config["chatmill"].get("tools"):
-        yield "- Without its tool, results of sums are guesses."
-
-
-def _commands(data: Path, name: str) -> Iterator[str]:
-    """What trains the model again: on the same kind of processor, with the same bytes."""
+def _commit(folder: Path) -> str:
+    """The commit that trains the model again; empty where its code or parameters have changed since."""
     try:
-        changed = run_git(data.parent, ["status", "--porcelain", "--", "params.yaml", "dvc.lock", "stages"])
-        commit = "" if changed else run_git(data.parent, ["rev-parse", "HEAD"]).decode().strip()
+        changed = run_git(folder, ["status", "--porcelain", "--", "params.yaml", "dvc.lock", "stages"])
+        return "" if changed else run_git(folder, ["rev-parse", "HEAD"]).decode().strip()
     except ValueError:
-        commit = ""
-    yield "In a clone of its project, " + (f"commit {commit}:" if commit else "whose last changes were not committed:")
-    yield from ("", "```sh", "dvc repro", f"chatmill pack OUT --name {shlex.quote(name)}", "```")
-
-
-def _at(content: Any, place: str) -> Any:
-    for key in place.split("."):
-        content = content.get(key) if isinstance(content, dict) else None
-    return content
-
-
-def _cell(text: object) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|")
+        return ""
 
 
 # One folder with all forms of a model, as one uploads it: what the pipeline wrote, a model card and checksums.
@@ -230,17 +137,11 @@ TRANSFORMERS_JS = ("model.onnx", "model_quantized.onnx", "model_int8.onnx", "mod
 _PARTS = {"onnx": "export/onnx", "genai": "export/onnx", "gguf": "export/gguf", "tokenizer": "export/tokenizer"}
 
 
-class Pack(NamedTuple):
-    """What was packed: the parts, and why others are missing."""
-
-    parts: list[str]
-    missing: dict[str, str]
-
-
-def pack(data: Path, out: Path, name: str) -> Pack:
+def pack(data: Path, out: Path, name: str) -> tuple[list[str], dict[str, str]]:
     """Write the folder `out`, the same bytes each time, from what the pipeline wrote into `data`.
 
-    Raises ValueError where there is no model, a file is damaged, or a part is another model's.
+    Returns the parts that were packed, and why others are missing. Raises ValueError where there is no model, a file
+    is damaged, or a part is another model's.
     """
     fingerprint = _check(data / "model")
     for name_of_file in ("metrics/mix.json", "metrics/evaluate.json", SAMPLES):
@@ -248,33 +149,29 @@ def pack(data: Path, out: Path, name: str) -> Pack:
             raise ValueError(f"{data / name_of_file}: no such file: the card needs it: run `dvc repro`")
     out.mkdir()
     _copy(data / "model", out, [file.name for file in _files(data / "model")])
-    packed = Pack([], {})
+    packed: list[str] = []
+    missing: dict[str, str] = {}
     for part, place in _PARTS.items():
         if reason := _missing(data / place, part, fingerprint):
-            packed.missing[part] = reason
+            missing[part] = reason
             continue
         _copy(data / place, out / part, _chosen(data / place, part))
-        packed.parts.append(part)
-    if "onnx" in packed.parts:  # transformers.js finds its settings in this file
+        packed.append(part)
+    if "onnx" in packed:  # transformers.js finds its settings in this file
         shutil.copyfile(data / "export/onnx/config.json", out / "config.json")
     try:
         export_qwen3c(data / "model", out / "qwen3c")
-        packed.parts.append("qwen3c")
+        packed.append("qwen3c")
     except ValueError as error:
-        packed.missing["qwen3c"] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
+        missing["qwen3c"] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
     try:
         (out / PAGE).write_bytes(build_page(data / "model", name))
-        packed.parts.append("page")
+        packed.append("page")
     except ValueError as error:
-        packed.missing["page"] = str(error)
-    (out / CARD).write_text(model_card(data, name, packed.parts, packed.missing), encoding="utf-8")
+        missing["page"] = str(error)
+    (out / CARD).write_text(model_card(data, name, packed, missing), encoding="utf-8")
     (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
-    return packed
-
-
-def is_pack(folder: Path) -> bool:
-    """Whether a folder is one that `pack` wrote."""
-    return (folder / SUMS).is_file() and (folder / CARD).is_file()
+    return packed, missing
 
 
 def _check(folder: Path) -> str:
@@ -334,7 +231,7 @@ def _sums(folder: Path) -> Iterator[str]:
 
 # Pack a model for others: one folder for all runtimes, with a model card and checksums.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill pack packed
   chatmill pack packed --name parcel-helper --force
 
@@ -345,7 +242,6 @@ with figures from the metrics, and SHA256SUMS. The same run gives the same bytes
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("out", type=Path, metavar="OUT", help="folder to write")
     add("--data", type=Path, default=Path("data"), metavar="FOLDER", help="what the pipeline wrote (default: data)")
@@ -354,15 +250,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.out.exists():
-        if not options.force:
-            raise ValueError(f"{options.out}: already exists: name a new folder, or pass --force")
-        if not is_pack(options.out):
-            raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
-    with atomic_output(options.out) as place, explain_full_disk([options.out]):
-        shutil.rmtree(place, ignore_errors=True)
-        packed = pack(options.data, place, options.name)
+    is_pack = (options.out / SUMS).is_file() and (options.out / CARD).is_file()
+    if options.force and options.out.exists() and not is_pack:
+        raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
+    with arguments.new_output(options.out, replaces=options.force) as place:
+        packed, missing = pack(options.data, place, options.name)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
-    print(f"{options.out}: {size / 1e6:,.1f} MB: transformers, {', '.join(packed.parts)}")
-    for part, reason in packed.missing.items():
+    print(f"{options.out}: {size / 1e6:,.1f} MB: transformers, {', '.join(packed)}")
+    for part, reason in missing.items():
         print(f"left out: {part}: {reason}")

@@ -18,9 +18,9 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from chatmill.app import arguments
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
 from chatmill.app.page.content import read_content, weights_text
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 # Modules of JavaScript as one script, which loads them by their names.
 
@@ -168,7 +168,7 @@ def _json(content: object) -> str:
 
 # Write a page that is one file: a model, and all that a browser needs to chat with it.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill page --model data/export/onnx -o chat.html
   chatmill page --model ~/models/SmolLM2-135M-Instruct -o smollm.html --name SmolLM2
 
@@ -179,7 +179,6 @@ than Llama, Mistral, Qwen2 and Qwen3, is refused with the reason.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("--model", help=f"folder of a model, or an experiment (default: {MODEL_FOLDERS[0]})")
     add("-o", "--output", type=Path, required=True, metavar="FILE", help="the page to write; an older one is replaced")
@@ -187,9 +186,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the page, and print its size."""
-    from chatmill.app.commands.page import build_page  # slow to import
-
     if options.output.is_dir():
         raise ValueError(f"{options.output}: is a folder: name a file, such as chat.html")
     if not options.output.absolute().parent.is_dir():
@@ -199,6 +195,6 @@ def run(options: argparse.Namespace) -> None:
         own = Path(given) in MODEL_FOLDERS
         name = options.name or ("chatmill" if own else Path(given).absolute().name)
         page = build_page(model, name)
-    with atomic_output(options.output) as place, explain_full_disk([options.output]):
+    with arguments.new_output(options.output, replaces=True) as place:
         place.write_bytes(page)
     print(f"{options.output}: {len(page) / 1e6:,.1f} MB")

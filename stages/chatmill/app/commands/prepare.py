@@ -28,7 +28,6 @@ _MAX_SHOWN = 600  # characters of a conversation
 
 
 def sample_lines(sample: Sample) -> Iterator[str]:
-    """What the files are, and the columns of their rows."""
     count = f"{len(sample.files):,} files, " if sample.files != [sample.path] else ""
     unit = "lines" if sample.kind.is_text else "entries"
     about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
@@ -54,7 +53,6 @@ def left_out_lines(sample: Sample) -> Iterator[str]:
 
 
 def columns_lines(rows: list[Any]) -> Iterator[str]:
-    """The columns, each with an example and where it is missing."""
     values = by_path(rows)
     if not values:
         return
@@ -77,7 +75,6 @@ def described(found: list[Any]) -> str:
 
 
 def trial_lines(trial: Trial) -> Iterator[str]:
-    """What would be kept, left out and repaired."""
     if not trial.entries:
         return
     yield ""
@@ -99,7 +96,6 @@ def trial_lines(trial: Trial) -> Iterator[str]:
 
 
 def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
-    """The data card in a few lines."""
     if not card.conversations:
         return
     yield ""
@@ -135,7 +131,6 @@ def conversation_lines(texts: Sequence[str]) -> Iterator[str]:
 
 
 def doubt_lines(trial: Trial) -> Iterator[str]:
-    """What a person should check."""
     if trial.guess.doubts:
         yield ""
         yield "check:"
@@ -143,17 +138,14 @@ def doubt_lines(trial: Trial) -> Iterator[str]:
 
 
 def counts_text(counts: dict[str, int] | Counter[str]) -> str:
-    """Names with their counts."""
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
 def spread_text(spread: Spread) -> str:
-    """Quantiles in words."""
     return f"{spread.p50:,} (median), {spread.p95:,} (95 %), {spread.max:,} (maximum)"
 
 
 def shorten(line: str, width: int) -> str:
-    """A line of at most so many characters."""
     line = printable(line.replace("\n", " "))
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
@@ -165,14 +157,14 @@ PRIVATE = (
     "logs of chats the names of speakers by [name]; `dvc add FILE` keeps the file itself out of git"
 )
 
+EPILOG = """The section is printed alone on stdout, and all else on stderr, so that
+`chatmill prepare --look FILE > section.yaml` writes it. The exit code is 1 where
+no section can be proposed.
+"""
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.epilog = (
-        "The section is printed alone on stdout, and all else on stderr, so that `chatmill prepare --look FILE > "
-        "section.yaml` writes it. The exit code is 1 where no section can be proposed."
-    )
     add = command.add_argument
     add("--look", type=Path, required=True, metavar="FILE", help="a file, compressed or not, or a folder of files")
     add("--tokenizer", type=Path, metavar="PATH", help=f"count its tokens (default: {DEFAULT_TOKENIZER}, if it exists)")
@@ -205,7 +197,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print lines on stderr."""
     for line in lines:
         print(printable(line), file=sys.stderr)
 

@@ -25,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from chatmill.app import arguments
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.conversation import Message
 from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import Source, read_source
 from chatmill.inference.chat_template import ChatTemplate
-from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary
 
 # The rotary frequencies of a model, expressed in those of an engine whose rotary base is fixed.
@@ -234,7 +234,7 @@ def _prompt(template: ChatTemplate, system: list[str]) -> bytes:
 
 # Convert a model to the Q8_0 files of qwen3.c, an engine that is one file of C.
 
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill qwen3c data/model exported/qwen3c
   runq exported/qwen3c/model.bin -t 0
 
@@ -246,19 +246,14 @@ becomes the token.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument
     add("model", type=Path, metavar="MODEL", help="a folder of the pipeline, or of Hugging Face with a Qwen3")
     add("out", type=Path, metavar="OUT", help="new folder to write the files into")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the files, and print the size of the model and what the engine does otherwise."""
-    if not options.model.is_dir():
-        raise ValueError(f"{options.model}: no such folder: expected a model of the pipeline or of Hugging Face")
-    if options.out.exists():
-        raise ValueError(f"{options.out}: already exists: name a new folder")
-    with atomic_output(options.out) as place, explain_full_disk([options.out]):
+    arguments.check_model_folder(options.model)
+    with arguments.new_output(options.out) as place:
         reason = export_qwen3c(options.model, place)
     print(f"{options.out / MODEL}: {(options.out / MODEL).stat().st_size / 1e6:,.1f} MB")
     if reason:

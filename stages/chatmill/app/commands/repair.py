@@ -6,18 +6,18 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from chatmill.app.integrity.leftovers import exclusive, leftovers
-from chatmill.app.integrity.project import (
+from chatmill.app.commands.verify import BROKEN_LINK, REPAIR, Survey, chosen_remotes, survey
+from chatmill.app.project import (
     LOCK_FILE,
     Project,
+    exclusive,
     is_broken_link,
-    items,
+    leftovers,
     lock_problem,
     object_file,
     open_project,
     read_listing,
 )
-from chatmill.app.integrity.survey import BROKEN_LINK, REPAIR, Survey, chosen_remotes, survey
 from chatmill.app.terminal.tokens import printable
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
@@ -28,7 +28,6 @@ SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged objects that no stag
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EPILOG
     command.add_argument(
         "--remote", metavar="NAME", help="also remove damaged objects of this remote, a folder, which the cache has"
     )
@@ -115,8 +114,7 @@ def _heal(found: Survey) -> Iterator[str]:
     for file in found.bad_outputs:
         file.unlink()
         yield f"{project.shown(file)}: no run wrote this content: removed"
-    outputs = (item.path for entry in found.entries.values() for item in items(entry, "outs"))
-    for path in sorted({*outputs, *(source.path for source in project.sources)}):
+    for path in sorted({item.path for item in (*found.outputs, *project.sources)}):
         for file in (project.root / path, *project.files(path).values()):
             if is_broken_link(file):  # DVC fails at it
                 file.unlink()
@@ -125,7 +123,7 @@ def _heal(found: Survey) -> Iterator[str]:
 
 def _recorded(found: Survey) -> set[str]:
     """The names of the objects that stages made, which can be made again."""
-    made = {item.md5 for entry in found.entries.values() for item in items(entry, "outs")}
+    made = {item.md5 for item in found.outputs}
     folders = [read_listing(found.sound[name]) for name in made if name.endswith(".dir") and name in found.sound]
     return made | {md5 for listing in folders for md5 in listing.values()}
 

@@ -5,21 +5,20 @@ import os
 import socket
 import threading
 import webbrowser
-from dataclasses import fields
 from pathlib import Path
 
+from chatmill.app import arguments
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
-from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive, notify
+from chatmill.app.terminal.terminal_chat import check_positive, notify
 from chatmill.app.terminal.tokens import plural
-from chatmill.inference.sampler import Sampling
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
-EXAMPLES = """examples:
+EPILOG = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --open                                 the same, and its page opens in the browser
   chatmill serve --open --load "my chat.jsonl"          … with a chat that `chatmill chat` saved
@@ -31,7 +30,6 @@ EXAMPLES = """examples:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.formatter_class, command.epilog = argparse.RawDescriptionHelpFormatter, EXAMPLES
     add = command.add_argument_group("model").add_argument
     add(
         "-m",
@@ -40,11 +38,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"folder, file, or name of a run; may be repeated (default: {MODEL_FOLDERS[0]})",
     )
-    add("--tokenizer", type=Path, metavar="PATH", help="use this tokenizer instead of the model's own")
-    add("--template", metavar="NAME", help="chatml, markers, llama3 … (default: the model's own)")
-    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
-    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: the fastest available)")
-    add("--threads", type=int, metavar="N", help="CPU threads (default: one less than the cores)")
+    arguments.add_loading(add)
     add = command.add_argument_group("network").add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine only)")
     add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
@@ -75,12 +69,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds that running answers get when the server is stopped (default: %(default)s)",
     )
-    add = command.add_argument_group("defaults of sampling, which a request can override").add_argument
-    add("--max-tokens", type=int, default=256, metavar="N", help="tokens of an answer (default: %(default)s)")
-    for field in fields(Sampling):
-        if field.name != "seed":
-            option = f"--{field.name.replace('_', '-')}"
-            add(option, type=type(field.default), default=field.default, metavar="N", help="as for `chatmill chat`")
+    arguments.add_answers(command.add_argument_group("defaults of sampling, which a request can override").add_argument)
     add = command.add_argument_group("chat page").add_argument
     add("--open", action="store_true", help="open the chat page in a browser")
     add("--load", metavar="FILE", help="open it with a saved chat; FILE may end with its number, as in 'FILE 2'")
@@ -88,15 +77,23 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Load the models, and serve them until the process is stopped."""
     check(options)
     chat = load_chat(options.load) if options.load is not None else None
     runs = Runs(Path.cwd())
-    models = Models(options.model or [str(default_model())], serving_options(options), runs)
+    serving = ServingOptions(
+        arguments.loading(options),
+        options.parallel,
+        options.queue,
+        arguments.sampling(options),
+        options.max_tokens,
+        options.time_limit,
+    )
+    models = Models(options.model or [str(default_model())], serving, runs)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")
-        app = create_app(models, runs, hosts(options), options.allow_origin, options.api_key or None, chat)
+        hosts = [*LOCAL_HOSTS, options.host, *options.allow_host]  # of requests
+        app = create_app(models, runs, hosts, options.allow_origin, options.api_key or None, chat)
         page = address(bound) + (f"/?load={chat.id}" if chat else "")
         print(f"chatmill: {page}", flush=True)
         if options.open:
@@ -111,8 +108,7 @@ def open_page(url: str) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raise ValueError for an option out of range."""
-    check_positive("--max-tokens", options.max_tokens)
+    arguments.check_answers(options)
     check_positive("--parallel", options.parallel, 1024)
     if options.queue < 0:
         raise ValueError(f"--queue {options.queue}: expected 0 or more")
@@ -121,42 +117,18 @@ def check(options: argparse.Namespace) -> None:
     for name in ("time_limit", "grace"):
         if not 0 <= getattr(options, name) <= 86_400:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
-    if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
         )
 
 
-def serving_options(options: argparse.Namespace) -> ServingOptions:
-    """The options that apply to every model."""
-    names = [field.name for field in fields(Sampling) if field.name != "seed"]
-    sampling = Sampling(**{name: getattr(options, name) for name in names})
-    load_options = ("tokenizer", "template", "trust_tokenizer", "device", "threads")
-    return ServingOptions(
-        {name: getattr(options, name) for name in load_options},
-        options.parallel,
-        options.queue,
-        sampling,
-        options.max_tokens,
-        options.time_limit,
-    )
-
-
-def hosts(options: argparse.Namespace) -> list[str]:
-    """The allowed values of a request's Host header, without port."""
-    return [*LOCAL_HOSTS, options.host, *options.allow_host]
-
-
 def address(bound: socket.socket) -> str:
-    """The URL of a socket."""
     host, port = bound.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def describe_model(model: Model) -> str:
-    """One line about a model: engine, device, size, context and number of slots."""
     engine = model.loaded.engine
     return (
         f"{engine.name} on {engine.device}, {engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, "

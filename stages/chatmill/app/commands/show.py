@@ -33,26 +33,16 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import byte_level_vocabulary
 
 DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
-
-
-class Table(NamedTuple):
-    """A table for the terminal and the page; the first cell of each row is its name."""
-
-    caption: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+SIZES = ("", "type", "text vocabulary", "tokens", "bytes per token")  # columns of a table
 
 
 class Tokenization(NamedTuple):
-    """The tokens of an input with one tokenizer."""
-
     name: str
     tokenizer: ChatTokenizer
     tokens: list[Token]
 
     @property
     def is_conversation(self) -> bool:
-        """Whether the input is a conversation, whose tokens have a loss kind."""
         return any(token.loss is not None for token in self.tokens)
 
 
@@ -75,23 +65,18 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the tokens and tables, or write them as a page."""
     content = read_input(options)
-    tokenizers = read_tokenizers(options)
-    views = (
-        [] if content is None else [tokenize_content(content, *item, options.template) for item in tokenizers.items()]
-    )
-    tables = [sizes(views)] if views else []
-    if options.model and content is not None:
+    views = [tokenize_content(content, *item, options.template) for item in read_tokenizers(options).items()]
+    counts = sizes(views)
+    if options.model:
         views.append(chunks_of(content, options.model, options.template))
     if options.html:
-        options.html.write_text(page(content, views, tables), encoding="utf-8")
+        options.html.write_text(page(content, views, counts), encoding="utf-8")
     else:
-        print_views(views, tables)
+        print_views(views, counts)
 
 
-def read_input(options: argparse.Namespace) -> TextOrConversation | None:
-    """The input to show; None where only languages are to be compared."""
+def read_input(options: argparse.Namespace) -> TextOrConversation:
     if options.index < 1:
         raise ValueError(f"--index: expected 1 or more, got {options.index}")
     if len(given := [name for name in ("text", "file", "source") if getattr(options, name) is not None]) > 1:
@@ -153,7 +138,6 @@ def read_tokenizer(path: Path) -> ChatTokenizer:
 def tokenize_content(
     content: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
 ) -> Tokenization:
-    """The tokens of an input."""
     if isinstance(content, str):
         return Tokenization(name, tokenizer, text_tokens(content, tokenizer))
     if isinstance(content, Record):
@@ -181,33 +165,30 @@ def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -
     return Tokenization(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
 
 
-def sizes(views: Sequence[Tokenization]) -> Table:
-    """The number of tokens with each tokenizer; bytes per token are of text, without control tokens."""
+def sizes(views: Sequence[Tokenization]) -> Sequence[Sequence[str]]:
+    """The rows of SIZES for each tokenizer; bytes per token are of text, without control tokens."""
     rows = []
     for name, tokenizer, tokens in views:
         text = [token.content for token in tokens if not token.is_control]
         per_token = number(sum(map(len, text)) / len(text) if text else None, decimals=2)
         rows.append((name, tokenizer.vocabulary.type, f"{tokenizer.num_text:,}", f"{len(tokens):,}", per_token))
-    return Table("Tokenizers", ("", "type", "text vocabulary", "tokens", "bytes per token"), rows)
+    return rows
 
 
-def print_views(views: Sequence[Tokenization], tables: Sequence[Table]) -> None:
-    """Print each view under its tokenizer's name, then the tables."""
+def print_views(views: Sequence[Tokenization], counts: Sequence[Sequence[str]]) -> None:
     columns = shutil.get_terminal_size().columns
     lines: list[StyledLine] = []
     for view in views:
         lines += [[("bold", view.name)]] if len(views) > 1 else []
         lines += [legend(view.tokens), []] if view.is_conversation else []
         lines += grid(view.tokens, columns)
-    for one in tables:
-        lines += [*aligned(*one), []]
-    print_lines(lines[:-1], sys.stdout)
+    print_lines([*lines, *aligned("Tokenizers", SIZES, counts)], sys.stdout)
 
 
-def page(content: TextOrConversation | None, views: Sequence[Tokenization], tables: Sequence[Table]) -> Html:
+def page(content: TextOrConversation, views: Sequence[Tokenization], counts: Sequence[Sequence[str]]) -> Html:
     """The same as a page, which for a text begins with the text itself."""
     text = [tag("p", content, class_="answer", dir="auto")] if isinstance(content, str) else []
     sections = (
         section(view.name, (loss_mask_view if view.is_conversation else token_list)(view.tokens)) for view in views
     )
-    return document("chatmill show", *text, *sections, section("Side by side", *(table(*one) for one in tables)))
+    return document("chatmill show", *text, *sections, section("Side by side", table("Tokenizers", SIZES, counts)))

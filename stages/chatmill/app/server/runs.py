@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from time import time
@@ -18,12 +17,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from chatmill.app.runs.listing import list_states
-from chatmill.app.runs.rows import CURVE, REPORT, RunFiles, RunRow, run_rows
+from chatmill.app.runs import CURVE, REPORT, RunFiles, RunRow, list_states, run_rows
 from chatmill.app.server.requests import read_body
 from chatmill.app.server.security import PING_SECONDS, ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import LIMIT, Run
+from chatmill.app.verdict.verdict import Run
 from chatmill.app.verdict.views import compare_sides
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.sections import downsample
@@ -208,9 +206,8 @@ class Verdicts:
         def measured(run: Run) -> None:
             send(measured=run.name)
 
-        judge = partial(compare_sides, format=None, limit=LIMIT, tokens=None, device="auto", threads=None)
         try:
-            verdict = judge(sides, self._folder / TEST_DATA, measured=measured)
+            verdict = compare_sides(sides, measured, self._folder / TEST_DATA)
             number = token_urlsafe(8)
             self._pages[number] = views.page(verdict).encode()
             for oldest in list(self._pages)[:-MAX_PAGES]:

@@ -28,20 +28,14 @@ from chatmill.inference.model_loading import LoadedModel
 
 # What a verdict needs of each run: the nats of each conversation, and right answers to exercises.
 
+LIMIT = 1000  # documents
 MAX_QUESTIONS = 10  # of each skill and phrasing
 MAX_ANSWER = 128  # tokens
 WARM_UP, TIMED = 8, 64  # tokens
 
 
-class ComparedData(NamedTuple):
-    documents: list[ScoredDocument]
-    questions: list[Question]  # exercises, each with one right answer
-
-
 @dataclass(frozen=True)
 class Run:
-    """A model, and what was measured of it."""
-
     name: str
     loaded: LoadedModel
     text: Measurement
@@ -49,16 +43,16 @@ class Run:
     token_ms: float  # of an answer, the median
 
 
-def read_compared(file: Path, format: str | None, limit: int) -> ComparedData:
-    """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its questions.
+def read_compared(file: Path, format: str | None, limit: int) -> tuple[list[ScoredDocument], list[Question]]:
+    """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its exercises.
 
     Raises ValueError with file and line for what cannot be read.
     """
     if format is None and _is_split(file):
         sample = sample_test_set(file, limit, MAX_QUESTIONS, 0)
         documents = [ScoredDocument(file, record.source, record) for record in sample.test.records]
-        return ComparedData(documents, sample.questions)
-    return ComparedData(read_documents(file, format, limit), [])
+        return documents, sample.questions
+    return read_documents(file, format, limit), []
 
 
 def _is_split(file: Path) -> bool:
@@ -68,13 +62,15 @@ def _is_split(file: Path) -> bool:
     return False
 
 
-def measure_run(name: str, data: ComparedData, device: str, threads: int | None) -> Run:
+def measure_run(
+    name: str, documents: Sequence[ScoredDocument], questions: list[Question], device: str, threads: int | None
+) -> Run:
     """Measure the model of a name: a path, or a DVC run. Raises ValueError with its name."""
     loaded = load_named(name, device, threads)
     with named_errors(name):
-        text = measure(loaded, data.documents)
+        text = measure(loaded, documents)
         session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
-        correct = [answer.correct for answer in answer_questions(session, data.questions, MAX_ANSWER)]
+        correct = [answer.correct for answer in answer_questions(session, questions, MAX_ANSWER)]
         return Run(name, loaded, text, np.array(correct, bool), _token_ms(loaded))
 
 
@@ -105,11 +101,6 @@ def which_text(runs: Sequence[Run]) -> str:
 def scored_the_same(runs: Sequence[Run], which: str) -> bool:
     """Whether runs scored as many bytes of a text in each document."""
     return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])
-
-
-# Measures the sides of a comparison on the same data, and judges them.
-
-LIMIT = 1000  # documents
 
 
 # Whether two sides differ: each is one run, or several that differ by their seed alone.
@@ -234,11 +225,6 @@ class Side:
         return [run.text.sums[self.which][0] for run in self.runs]
 
     @property
-    def names(self) -> str:
-        """The names of the runs."""
-        return ", ".join(run.name for run in self.runs)
-
-    @property
     def bits_per_byte(self) -> Estimate:
         """The mean of the runs, with the interval over documents."""
         num_bytes = self.runs[0].text.sums[self.which][1]
@@ -258,7 +244,6 @@ class Side:
 
     @property
     def megabytes(self) -> float:
-        """The size of the weights."""
         return self.runs[0].loaded.engine.num_bytes / 1e6
 
 
@@ -283,7 +268,6 @@ def differences(sides: Sequence[Side]) -> list[Difference]:
 
 
 def sentence(first: Side, difference: Difference) -> str:
-    """The verdict on a difference, in a sentence or two."""
     other, bits = difference.side.letter, difference.bits
     parts = [_bits_part(first.letter, other, bits)]
     if difference.skills:

@@ -133,8 +133,6 @@ Row = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that is shown of a comparison."""
-
     sides: Sequence[Side]
     differences: Sequence[Difference]
     baselines: dict[str, float | None]  # bits per byte of the same text
@@ -147,8 +145,7 @@ class Verdict:
 
     @property
     def heads(self) -> list[str]:
-        """Which runs each letter stands for."""
-        return [f"{side.letter}: {side.names}" for side in self.sides]
+        return [f"{side.letter}: {', '.join(run.name for run in side.runs)}" for side in self.sides]
 
     @property
     def note(self) -> str:
@@ -165,7 +162,6 @@ class Verdict:
         return f"Where {one} and {other} differ most: bits that {other} needs more, by word from {MIN_BITS:.0f} bit on"
 
     def rows(self) -> Iterator[Row]:
-        """A row for each figure, with a column for each side."""
         sides = self.sides
         yield NAMES_OF_TEXT[sides[0].which], *(_bits(side.bits_per_byte) for side in sides)
         if questions := sides[0].skills.n:
@@ -268,34 +264,34 @@ def _difference_json(found: Difference) -> dict[str, Any]:
 
 def compare_sides(
     sides_of_names: Sequence[Sequence[str]],
-    data: Path,
-    *,
-    format: str | None,
-    limit: int | None,
-    tokens: Path | None,
-    device: str,
-    threads: int | None,
     measured: Callable[[Run], None],
+    data: Path,
+    format: str | None = None,
+    limit: int = LIMIT,
+    tokens: Path | None = None,
+    device: str = "auto",
+    threads: int | None = None,
 ) -> Verdict:
     """Compare sides, each of one run or of several of other seeds, on a file; `measured` is told of each run.
 
     Raises ValueError for a run or data that cannot be read, and for runs that have no text in common.
     """
-    compared = read_compared(data, format, limit or LIMIT)
-    runs: list[list[Run]] = []
-    for names in sides_of_names:
-        runs.append([])
-        for name in names:
-            runs[-1].append(measure_run(name, compared, device, threads))
-            measured(runs[-1][-1])
+    documents, questions = read_compared(data, format, limit)
+
+    def measure(name: str) -> Run:
+        run = measure_run(name, documents, questions, device, threads)
+        measured(run)
+        return run
+
+    runs = [[measure(name) for name in names] for names in sides_of_names]
     everyone = [run for side in runs for run in side]
     which = which_text(everyone)
     sides = [Side(letter, side, which) for letter, side in zip(ascii_uppercase, runs, strict=False)]
-    baselines = baseline_bits(sides[0], compared.documents, tokens)
-    documents = []
+    baselines = baseline_bits(sides[0], documents, tokens)
+    differing = []
     if len(sides) == 2 and scored_the_same(everyone, which):
-        documents = differing_documents(runs[0], runs[1], compared.documents, which)
-    return Verdict(sides, differences(sides), baselines, documents)
+        differing = differing_documents(runs[0], runs[1], documents, which)
+    return Verdict(sides, differences(sides), baselines, differing)
 
 
 def runs_of(name: str) -> list[str]:

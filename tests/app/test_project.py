@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.app.integrity.project import lock_problem
+from chatmill.app.project import lock_problem
 
 SOUND = """\
 schema: '2.0'

@@ -1,22 +1,132 @@
-"""The runs of a DVC repository: their outputs, which are read without changing the workspace, and a row for each."""
+"""The runs of a DVC repository: as git lists them, their outputs, and a row for each on the page of runs."""
 
 import hashlib
 import json
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+import subprocess
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from math import prod
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
-from chatmill.app.runs.listing import State, list_states, run_git
+from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE, parse_mapping
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
 from chatmill.report.summary import PROMPT_TOKENS
+
+# As git has them: in a second, where `dvc exp show` takes half a second for each new run.
+
+TIMEOUT_SECONDS = 30
+FILES = "params.yaml", "dvc.lock", "data/metrics/summary.json"
+FORMAT, TIME = "%(objectname) %(refname)", "format-local:%Y-%m-%dT%H:%M:%S"
+BRANCHES, EXPERIMENTS = "refs/heads/", "refs/exps/"
+INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no run is
+
+
+class State(NamedTuple):
+    rev: str
+    kind: str
+    label: str | None
+    data: dict[str, Any]
+
+
+class Reference(NamedTuple):
+    rev: str
+    name: str
+    baseline: str | None  # the commit from which an experiment was started
+
+
+def list_states(folder: Path, most: int) -> list[State]:
+    """The workspace, branches, and the latest `most` experiments, each with the commit that it was started from.
+
+    Raises ValueError where git cannot list them.
+    """
+    references = _references(folder, most)
+    labels = {each.rev: each.name for each in references if each.baseline is None}
+    experiments = defaultdict[str, list[Reference]](list)
+    for each in references:
+        if each.baseline is not None:
+            experiments[each.baseline].append(each)
+    data = read_revisions(folder, [*labels, *experiments, *(each.rev for each in references)])
+    own = [file.read_bytes() if file.is_file() else b"" for file in (folder / path for path in FILES)]
+    states = [State(WORKSPACE, WORKSPACE, WORKSPACE, _of_files(own))]
+    for rev in dict.fromkeys([*labels, *experiments]):
+        states.append(State(rev, "branch" if rev in labels else "commit", labels.get(rev), data[rev]))
+        states += [State(each.rev, "experiment", each.name, data[each.rev]) for each in experiments[rev]]
+    return states
+
+
+def _references(folder: Path, most: int) -> list[Reference]:
+    listing = run_git(folder, ["for-each-ref", "--sort=-committerdate", f"--format={FORMAT}", BRANCHES, EXPERIMENTS])
+    found, experiments = [], 0
+    for line in listing.decode("utf-8", "surrogateescape").splitlines():
+        rev, name = line.split(" ", 1)
+        if name.startswith(BRANCHES):
+            found.append(Reference(rev, name.removeprefix(BRANCHES), None))
+            continue
+        first, second, *rest = name.removeprefix(EXPERIMENTS).split("/", 2)
+        if first not in INTERNAL and rest and experiments < most:
+            experiments += 1
+            found.append(Reference(rev, rest[0], first + second))
+    return found
+
+
+def read_revisions(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
+    """What the files of each revision say, and when it was committed."""
+    revisions = list(dict.fromkeys(revisions))
+    if not revisions:
+        return {}
+    files = iter(contents_of(folder, [f"{rev}:./{path}" for rev in revisions for path in FILES]))
+    data = {rev: _of_files([next(files, b"") for _ in FILES]) for rev in revisions}
+    log = ["log", "--no-walk", f"--date={TIME}", "--format=%H %cd", "--stdin"]
+    times = run_git(folder, log, "\n".join(data).encode())
+    for line in times.decode().splitlines():
+        rev, _, when = line.partition(" ")
+        data[rev]["timestamp"] = when
+    return data
+
+
+def contents_of(folder: Path, objects: list[str]) -> list[bytes]:
+    """The contents of git's objects, in their order; empty where one is missing. Raises ValueError where git fails."""
+    stream, contents, place = run_git(folder, ["cat-file", "--batch"], "\n".join([*objects, ""]).encode()), [], 0
+    while place < len(stream):
+        start = stream.index(b"\n", place) + 1
+        head = stream[place : start - 1]
+        size = -1 if head.endswith(b" missing") else int(head.rpartition(b" ")[2])
+        contents.append(stream[start : start + max(0, size)])
+        place = start + size + 1
+    return contents
+
+
+def _of_files(contents: list[bytes]) -> dict[str, Any]:
+    """What FILES say, given their contents."""
+    parameters, lock, summary = map(parse_mapping, contents)
+    data: dict[str, Any] = {"timestamp": None, "params": parameters, "summary": summary}
+    with suppress(AttributeError, KeyError, TypeError):  # where the lock is damaged
+        stages = list((lock.get("stages") or {}).values())
+        for kind in ("deps", "outs"):
+            entries = [entry for stage in stages for entry in stage.get(kind) or []]
+            data[kind] = {entry["path"]: {"hash": entry.get("md5")} for entry in entries}
+    return data
+
+
+def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
+    """The output of git, which is given the content. Raises ValueError where it fails."""
+    command = ["git", *arguments]
+    try:
+        done = subprocess.run(command, cwd=folder, input=content, capture_output=True, timeout=TIMEOUT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"git, which has the runs, cannot be run: {error}") from error
+    if done.returncode:
+        raise ValueError(f"`{' '.join(command[:2])}` failed: {done.stderr.decode('utf-8', 'replace').strip()}")
+    return done.stdout
+
+
+# Their outputs, which are read without changing the workspace.
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -67,26 +177,19 @@ class RunFiles:
         from dvc.repo import Repo
         from dvc_data.index import DataIndexError
 
-        if revision == WORKSPACE:
-            with suppress(OSError), (self._root / output).open("rb") as file:
-                return _at_most(file, most_bytes)
-        try:
-            with (
-                Repo(str(self._root), rev=None if revision == WORKSPACE else revision) as repo,
-                DVCFileSystem(repo).open(output.as_posix()) as stream,
-            ):
-                return _at_most(stream, most_bytes)
-        except (OSError, DataIndexError, DvcException):
-            return None
+        own = self._root / output
+        with suppress(OSError, DataIndexError, DvcException), ExitStack() as opened:
+            if revision == WORKSPACE and own.is_file():
+                stream: IO[bytes] = opened.enter_context(own.open("rb"))
+            else:
+                repo = opened.enter_context(Repo(str(self._root), rev=None if revision == WORKSPACE else revision))
+                stream = opened.enter_context(DVCFileSystem(repo).open(output.as_posix()))
+            content = stream.read(most_bytes + 1)
+            return content if len(content) <= most_bytes else None
+        return None
 
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
-
-
-def _at_most(stream: IO[bytes], most_bytes: int) -> bytes | None:
-    """The rest of a stream; None if that has more bytes."""
-    content = stream.read(most_bytes + 1)
-    return content if len(content) <= most_bytes else None
 
 
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
@@ -106,6 +209,7 @@ def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
 
 BENCHMARK = Path("data/metrics/benchmark.json")
 CURVE, REPORT = Path("data/metrics/train.tsv"), Path("data/report")
+SHORT = 7  # digits of a revision
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
 OF_STATE = {"kind", "label", "rev", "when", "is_copy", "depth", "steps"}  # what two rows of one run may differ in
@@ -160,9 +264,13 @@ def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]
 
 
 def name_rows(rows: Collection[RunRow], folder: Path) -> None:
+    """Name each run by its label if that is unique, else by its short or full revision."""
     labels = Counter(run["label"] for run in rows)
     for run in rows:
-        run["name"] = unique_name(run, labels, folder)
+        label = [run["label"]] if labels[run["label"]] == 1 else []
+        names = (*label, run["rev"][:SHORT], run["rev"])
+        is_workspace = run["rev"] == WORKSPACE
+        run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
 
 
 def tell_apart(rows: list[RunRow]) -> None:
@@ -194,37 +302,33 @@ def settings_of(data: dict[str, Any]) -> dict[str, str]:
 
 def run_row(state: State, files: RunFiles) -> RunRow:
     """The row of a run; unknown values are None."""
-    run = {"rev": state.rev, "outs": state.data.get("outs") or {}}
+    run, params = {"rev": state.rev, "outs": state.data.get("outs") or {}}, state.data["params"]
+    tokenizer = get_nested(params, "train_tokenizer", "type")
     return {
         "kind": state.kind,
-        "label": valid_text(state.label or short_revision(state.rev)),
+        "label": valid_text(state.label or state.rev[:SHORT]),
         "rev": state.rev,
         "when": state.data["timestamp"],
         "is_copy": False,
         "model": any(files.files(run, output) for output in MODEL_FOLDERS),
         "report": bool(files.files(run, REPORT)),
         "settings": settings_of(state.data),  # until tell_apart
-        **run_parameters(state.data["params"]),
+        "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
+        "vocabulary": None,  # this and the next are read from the model's files
+        "parameters": None,
+        **{key: finite_number(get_nested(params, "train_model", key)) for key in ("depth", "steps", "batch_size")},
         **model_dimensions(files.files(run, MODEL_FOLDERS[-1])),
         **run_metrics(state.data["summary"], files.content(run, BENCHMARK)),
     }
 
 
-def run_parameters(params: Metrics | None) -> RunRow:
-    tokenizer = get_nested(params, "train_tokenizer", "type")
-    return {
-        "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
-        "depth": finite_number(get_nested(params, "train_model", "depth")),
-        "vocabulary": None,  # this and the next are read from the model's files
-        "parameters": None,
-        "steps": finite_number(get_nested(params, "train_model", "steps")),
-        "batch_size": finite_number(get_nested(params, "train_model", "batch_size")),
-    }
-
-
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
     """The metrics of a run. `timing` says under which conditions a time was measured: others are no match for it."""
-    engine, milliseconds = latency(benchmark)
+    try:
+        engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
+        engine = engine and valid_text(f"{engine}, prompt of {prompt}")
+    except (TypeError, ValueError, AttributeError):  # it has another format
+        engine = milliseconds = None
     processor, _, _ = str(get_nested(summary, "processor")).partition(",")
     timing = f"{engine}, {get_nested(benchmark, 'machine', 'threads')} threads, {processor}"
     return {
@@ -234,43 +338,14 @@ def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
         "skills_held_back": finite_number(get_nested(summary, "skills_held_back")),
         "verbatim": finite_number(get_nested(summary, "verbatim")),
         "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
-        "milliseconds_per_token": milliseconds,
+        "milliseconds_per_token": finite_number(milliseconds),
         "engine": engine,
         "timing": engine and valid_text(timing),
         "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
     }
 
 
-def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
-    """The fastest engine with its prompt, and its milliseconds per token, near the summary's prompt.
-
-    None if benchmark.json is missing or has another format.
-    """
-    try:
-        engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
-    except (TypeError, ValueError, AttributeError):
-        return None, None
-    return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
-
-
-def unique_name(run: RunRow, labels: Counter[str], folder: Path) -> str:
-    """The label of a run if it is unique, else the short or the full revision."""
-    if run["rev"] == WORKSPACE:
-        return WORKSPACE
-    names = [run["label"]] if labels[run["label"]] == 1 else []
-    candidates: Iterator[str] = (
-        name for name in (*names, short_revision(run["rev"]), run["rev"]) if not (folder / name).exists()
-    )
-    return next(candidates)
-
-
-def short_revision(revision: str) -> str:
-    """The first seven digits of a revision."""
-    return revision if revision == WORKSPACE else revision[:7]
-
-
 def finite_number(value: Any) -> float | None:
-    """The value if it is a finite number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and math.isfinite(value) else None
 

@@ -1,0 +1,72 @@
+"""Options that several commands have, and what follows from them."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive
+from chatmill.inference.sampler import Sampling
+from chatmill.pipeline.outputs import atomic_output, explain_full_disk
+
+Add = Callable[..., Any]  # add_argument of a command, or of a group of its options
+
+
+def add_device(add: Add) -> None:
+    add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: auto, the fastest available)")
+    add("--threads", type=int, metavar="N", help="processor threads (default: chosen for the model)")
+
+
+def add_loading(add: Add) -> None:
+    add("--tokenizer", type=Path, metavar="PATH", help="tokenizer to use instead of the model's own")
+    add("--template", metavar="NAME", help="chat template: chatml, markers, llama3 … (default: the model's own)")
+    add("--trust-tokenizer", action="store_true", help="accept a tokenizer that the model was not trained with")
+    add_device(add)
+
+
+def loading(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of `load_model`."""
+    return {name: getattr(options, name) for name in ("tokenizer", "template", "trust_tokenizer", "device", "threads")}
+
+
+def add_answers(add: Add) -> None:
+    add("--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)")
+    add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
+    add("--top-k", type=int, default=0, metavar="N", help="only the top N tokens; 0 (default): all")
+    add("--top-p", type=float, default=1.0, metavar="P", help="only the top tokens with total probability P")
+    add("--min-p", type=float, default=0.0, metavar="P", help="only tokens P times as likely as the top one")
+    add("--repetition-penalty", type=float, default=1.0, metavar="R", help="above 1: fewer repetitions")
+    add("--presence-penalty", type=float, default=0.0, metavar="P", help="above 0: fewer repetitions")
+    add("--frequency-penalty", type=float, default=0.0, metavar="F", help="the same, growing with each repetition")
+
+
+def add_seed(add: Add) -> None:
+    add("--seed", type=int, default=0, metavar="N", help="seed of the random numbers (default: %(default)s)")
+
+
+def sampling(options: argparse.Namespace) -> Sampling:
+    given = vars(options)
+    return Sampling(**{field.name: given[field.name] for field in fields(Sampling) if field.name in given})
+
+
+def check_answers(options: argparse.Namespace) -> None:
+    """Raise ValueError for numbers of tokens or threads out of range."""
+    check_positive("--max-tokens", options.max_tokens)
+    if options.threads is not None:
+        check_positive("--threads", options.threads, MAX_THREADS)
+
+
+def check_model_folder(model: Path) -> None:
+    if not model.is_dir():
+        raise ValueError(f"{model}: no such folder: expected a model of the pipeline or of Hugging Face")
+
+
+@contextmanager
+def new_output(out: Path, *, replaces: bool = False) -> Iterator[Path]:
+    """A temporary path that becomes `out` at the end. Raises ValueError where that exists, unless it `replaces` it."""
+    if out.exists() and not replaces:
+        raise ValueError(f"{out}: already exists: name a new folder")
+    with atomic_output(out) as place, explain_full_disk([out]):
+        yield place
