@@ -117,7 +117,7 @@ def test_twenty_megabytes_of_texts_give_the_same_everywhere(exported, record_pro
     texts = [escape(text).replace("\u2581", " ") for text in chain(generated_texts(), real)]
     assert sum(len(text.encode()) for text in texts) > 20_000_000 * FRACTION
     original, out = exported.original, exported.out
-    expected = original.encode(texts, threads=2)
+    expected = original.encode(texts)
     for text, ids in zip(texts, expected, strict=True):
         assert original.decode_bytes(ids) == text.encode()
     encoders = load_encoders(out)

@@ -4,7 +4,6 @@ Text can never produce a control id, whatever it contains: only the control segm
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, overload
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
-from chatmill.tokenizer.encoding.backends import Flat, choose_backend
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or whitespace; tiktoken overflows its stack at about a million
@@ -99,23 +98,18 @@ class ChatTokenizer:
         return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
 
     @overload
-    def encode(self, text: str, *, threads: int = ...) -> list[int]: ...
+    def encode(self, text: str) -> list[int]: ...
     @overload
-    def encode(self, text: list[str], *, threads: int = ...) -> list[list[int]]: ...
-    def encode(self, text: str | list[str], *, threads: int = 1) -> list[int] | list[list[int]]:
+    def encode(self, text: list[str]) -> list[list[int]]: ...
+    def encode(self, text: str | list[str]) -> list[int] | list[list[int]]:
         """The ids of a text, or of each text of a list.
 
         Raises ValueError for lone surrogates, which have no bytes, and for runs of over 100,000 equal characters.
         """
         texts = [text] if isinstance(text, str) else text
         _check_texts(texts)
-        encoded = self._backend.encode_batch(texts, threads)
+        encoded: list[list[int]] = [ids.tolist() for ids in self._backend.encode(texts)]
         return encoded[0] if isinstance(text, str) else encoded
-
-    def encode_flat(self, texts: list[str], threads: int = 1) -> Flat:
-        """The ids that `encode` gives, as one array: several times as fast where fastokens is installed."""
-        _check_texts(texts)
-        return self._backend.encode_flat(texts, threads)
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
@@ -141,15 +135,9 @@ class ChatTokenizer:
         ids, losses = self.encode_segments(conversation_segments(conversation, template))
         return ids, [loss == LossKind.TRAINED for loss in losses]
 
-    def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> EncodedConversations:
+    def encode_conversations(self, conversations: Sequence[list[Segment]]) -> EncodedConversations:
         """The result of `encode_segments` for each conversation, computed much faster."""
-        chunks = list(_chunks(conversations))
-        if threads == 1:
-            parts = list(map(self._encode_chunk, chunks))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(self._encode_chunk, chunks))
-        return join(parts, self.dtype)
+        return join(list(map(self._encode_chunk, _chunks(conversations))), self.dtype)
 
     def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
         """Segments and tokens cover the same bytes, so byte offsets give the tokens that begin in each segment."""
