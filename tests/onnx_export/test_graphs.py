@@ -12,6 +12,7 @@ from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.onnx_export import graphs as onnx_graph
 from support.tiny import CONFIG, random_model
 
+SHAPE = to_hugging_face(CONFIG)
 METADATA = {"fingerprint": "f", "template": "chatml"}
 MODEL = random_model()
 WEIGHTS = {name: weight.numpy() for name, weight in MODEL.state_dict().items()}
@@ -28,12 +29,12 @@ def session(graph):
 
 @pytest.fixture(scope="module")
 def portable():
-    return session(onnx_graph.Portable(WEIGHTS, CONFIG.to_json()).build(METADATA))
+    return session(onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA))
 
 
 @pytest.fixture(scope="module")
 def shared():
-    return session(onnx_graph.Shared(WEIGHTS, CONFIG.to_json()).build(METADATA))
+    return session(onnx_graph.Shared(WEIGHTS, SHAPE).build(METADATA))
 
 
 def some_ids(batch, time):
@@ -145,10 +146,10 @@ def test_shared_rows_of_a_batch_go_on_from_lengths_of_their_own(shared):
 
 def test_a_head_of_its_own_is_used():
     head = np.random.default_rng(1).standard_normal(WEIGHTS["model.embed_tokens.weight"].shape, np.float32)
-    graph = onnx_graph.Portable(WEIGHTS | {"lm_head.weight": head}, CONFIG.to_json()).build(METADATA)
+    graph = onnx_graph.Portable(WEIGHTS | {"lm_head.weight": head}, SHAPE).build(METADATA)
     logits, _ = run_portable(session(graph), np.array([[1, 2, 3]]), buffers(1, 0))
     tied, _ = run_portable(
-        session(onnx_graph.Portable(WEIGHTS, CONFIG.to_json()).build(METADATA)), np.array([[1, 2, 3]]), buffers(1, 0)
+        session(onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA)), np.array([[1, 2, 3]]), buffers(1, 0)
     )
     hidden = np.linalg.lstsq(WEIGHTS["model.embed_tokens.weight"], tied[0].T, rcond=None)[0]
     np.testing.assert_allclose(logits[0], (head @ hidden).T, atol=1e-3)
@@ -189,10 +190,10 @@ def test_variants_equal_pytorch_after_any_past(variant, tied):
 @pytest.mark.parametrize("build", [onnx_graph.Portable, onnx_graph.Shared])
 def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path):
     for name in ("a", "b"):
-        onnx_graph.write(build(WEIGHTS, CONFIG.to_json()).build(METADATA), tmp_path / name)
+        onnx_graph.write(build(WEIGHTS, SHAPE).build(METADATA), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     properties = {entry.key: entry.value for entry in onnx.load(tmp_path / "a").metadata_props}
-    assert json.loads(properties.pop("chatmill.config")) == CONFIG.to_json()
+    assert json.loads(properties.pop("chatmill.config")) == SHAPE
     assert properties == {
         "chatmill.context": "640",
         "chatmill.fingerprint": "f",
@@ -203,7 +204,7 @@ def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path)
 
 @pytest.mark.parametrize("precision", list(onnx_graph.GRAPHS))
 def test_graphs_of_large_models_share_their_weights(precision, tmp_path, monkeypatch):
-    parts = precision, WEIGHTS, CONFIG.to_json(), METADATA
+    parts = precision, WEIGHTS, SHAPE, METADATA
     for name, least in (("small", 10**9), ("large", 0)):
         monkeypatch.setattr(onnx_graph, "LARGE", least)
         (tmp_path / name).mkdir()
@@ -220,7 +221,7 @@ def test_graphs_of_large_models_share_their_weights(precision, tmp_path, monkeyp
 
 
 def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):
-    graph = onnx_graph.Portable(WEIGHTS, CONFIG.to_json()).build(METADATA)
+    graph = onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA)
     onnx.checker.check_model(graph, full_check=True)
     assert {node.domain for node in graph.graph.node} == {""}
     inputs = [node.name for node in portable.get_inputs()]
