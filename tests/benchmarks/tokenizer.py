@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,7 @@ import tokenizers
 import export_tokenizer
 import train_tokenizer
 from chatmill.conversation import Message, Record, conversation_segments, escape, render
-from chatmill.tokenizer.formats.binary import open_binary, read_binary
+from chatmill.tokenizer.formats.binary import BinaryTokenizer, read_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 TYPES = {
@@ -104,7 +105,7 @@ def compare_encoding(kind: str, source: Path, out: Path, texts: list[str]) -> No
 def compare_access(source: Path, out: Path) -> None:
     """Print the times to open and to look up in each format, and the sizes of the files."""
     ours, library = load(source), tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
-    encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), open_binary(out / "tokenizer.bin")
+    encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), BinaryTokenizer(out / "tokenizer.bin")
     ids, table = random.Random(1).choices(range(ours.num_text), k=LOOKUPS), ours.token_bytes
     lookups = best_times(
         {
@@ -117,7 +118,7 @@ def compare_access(source: Path, out: Path) -> None:
     file = str(out / "tokenizer.json")
     opening = best_times(
         {
-            "tokenizer.bin: open": lambda: open_binary(out / "tokenizer.bin").close(),
+            "tokenizer.bin: open": lambda: BinaryTokenizer(out / "tokenizer.bin").close(),
             "tokenizer.bin: and one token": lambda: first_token(out / "tokenizer.bin", ids[0]),
             "tokenizer.bin: check all": lambda: verify(out / "tokenizer.bin"),
             "tokenizer.bin: read all": lambda: read_binary(out / "tokenizer.bin"),
@@ -140,13 +141,13 @@ def compare_access(source: Path, out: Path) -> None:
 
 def first_token(file: Path, index: int) -> None:
     """Open a tokenizer.bin and look one token up, with the checks and the mapping that this takes."""
-    with open_binary(file) as binary:
+    with closing(BinaryTokenizer(file)) as binary:
         binary.token_bytes(index)
 
 
 def verify(file: Path) -> None:
     """Check all checksums of a tokenizer.bin."""
-    with open_binary(file) as binary:
+    with closing(BinaryTokenizer(file)) as binary:
         binary.verify()
 
 

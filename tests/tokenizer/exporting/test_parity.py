@@ -17,9 +17,8 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.conversation import CONTROL_TOKENS, escape
 from chatmill.tokenizer.exporting.parity import load_encoders
-from chatmill.tokenizer.formats.binary import open_binary
-from chatmill.tokenizer.formats.tokenizer_loading import load
-from chatmill.tokenizer.formats.validation import METASPACE_OR_REST
+from chatmill.tokenizer.formats.tokenizer_loading import load, read_vocabulary
+from chatmill.tokenizer.formats.validation import METASPACE_OR_REST, ReferenceEncoder
 from support.paths import ROOT
 from support.texts import BLANKS, FORGED, FRACTION, REAL, SAMPLE, TEXTS, real_lines
 
@@ -67,7 +66,7 @@ def read_transformers(out):
 
 
 READERS = {  # a folder of exports to the encoder of a format, in the library that it is for
-    "binary": lambda out: open_binary(out / "tokenizer.bin").encode,
+    "binary": lambda out: ReferenceEncoder(read_vocabulary(out / "tokenizer.bin")).encode,
     "tiktoken_pickle": lambda out: pickle.loads((out / "tokenizer.pkl").read_bytes()).encode_ordinary,
     "tiktoken": read_ranks,
     "huggingface": read_transformers,

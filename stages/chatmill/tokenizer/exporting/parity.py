@@ -11,7 +11,6 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tiktoken_files import (
     has_no_capitals,
     merges_file_of,
@@ -20,7 +19,7 @@ from chatmill.tokenizer.formats.tiktoken_files import (
     read_tiktoken,
     read_tiktoken_pickle,
 )
-from chatmill.tokenizer.formats.tokenizer_loading import detect_format, tokenizer_file
+from chatmill.tokenizer.formats.tokenizer_loading import detect_format, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -135,7 +134,7 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
         }
     else:
         readers = {
-            "tokenizer.bin": lambda file: _one_by_one(open_binary(file).encode),
+            "tokenizer.bin": lambda file: _one_by_one(ReferenceEncoder(read_vocabulary(file)).encode),
             "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
             "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
             "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=False),
