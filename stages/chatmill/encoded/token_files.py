@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from chatmill.conversation import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import EncodedConversations
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -39,12 +40,8 @@ class SplitCounts(NamedTuple):
     lossy: int  # conversations with characters that the tokenizer cannot say
 
 
-class EncodedSplit(NamedTuple):
-    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends."""
-
-    ids: NDArray[Any]
-    loss: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+class EncodedSplit(EncodedConversations):
+    """The conversations and documents of a split."""
 
     @property
     def is_document(self) -> NDArray[np.bool]:

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from tokenizers import models
@@ -34,10 +33,6 @@ _BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
 }
 _UNICODE_TO_BYTE = {letter: byte for byte, letter in _BYTE_TO_UNICODE.items()}
 Entry = tuple[bytes, Kind]
-
-
-def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
-    file.write_text(to_json(vocabulary), encoding="utf-8")
 
 
 def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
