@@ -176,7 +176,6 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
 
 
 def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
-    """How a model of a family differs from Qwen3."""
     return Variant(
         qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
         qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),

@@ -137,7 +137,6 @@ class ArrayWriter:
         return self
 
     def append(self, values: NDArray[Any]) -> None:
-        """Write some numbers."""
         self._stream.write(np.ascontiguousarray(values, self.dtype).data)
         self.length += len(values)
 
@@ -160,11 +159,9 @@ class SourceNumbers:
 
     @property
     def names(self) -> list[str]:
-        """The sources in the order of their numbers."""
         return [*self._numbers]
 
     def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
-        """The number of each name."""
         return np.fromiter((self._numbers.setdefault(name, len(self._numbers)) for name in names), np.uint16)
 
     def sort(self, folder: Path) -> list[str]:
@@ -207,10 +204,8 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
 
 
 def read_split(folder: Path, split: str) -> EncodedSplit:
-    """The split's arrays, mapped from disk."""
     return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))
 
 
 def read_sources(folder: Path, split: str, meta: Meta) -> Sources:
-    """The sources of the split's conversations."""
     return Sources(meta.sources, np.load(folder / f"{split}_sources.npy"))

@@ -74,8 +74,6 @@ FILE_TYPES = {
 
 
 class Source(NamedTuple):
-    """A model in a folder of Hugging Face's layout."""
-
     config: ModelConfig
     content: dict[str, Any]  # of config.json
     weights: Weights  # memory-mapped, by Hugging Face's names

@@ -79,7 +79,6 @@ class Portable(DecoderBuilder):
         return self.node("Squeeze", [shape], output)
 
     def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
-        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D)."""
         split = self.node("Reshape", [v, f"heads.{self.kv_heads}"], f"{layer}.v_split")
         heads = []
         for name, x in zip("qkv", (q, k, split), strict=True):
@@ -166,7 +165,6 @@ class _DynamicLayers(DecoderBuilder):
     """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
 
     def linear(self, x: str, name: str) -> str:
-        """(B, T, inputs) -> (B, T, outputs)."""
         values, scales = quantize_outputs(self.weights[f"{name}.weight"])
         inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
         if f"{name}.bias" in self.weights:
@@ -291,7 +289,6 @@ def write_graphs(
 
 
 def is_large(weights: NumpyWeights) -> bool:
-    """Whether the weights are in a file of their own."""
     return sum(weight.nbytes for weight in weights.values()) >= LARGE
 
 
@@ -318,7 +315,6 @@ def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:
-    """Write the reason why there is no graph."""
     reason = "chunking: a graph has no chunks of tokens, whose number the text decides"
     export.mkdir()
     content = {engine: {"reason": reason} for engine in ONNX_FILES}

@@ -167,8 +167,6 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
 
 
 class _Bytes(Backend):
-    """The ids of a text are its bytes."""
-
     def encode(self, texts: list[str]) -> list[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 

@@ -52,12 +52,10 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, including control and unused ones."""
         return len(self.vocabulary.tokens)
 
     @property
     def num_text(self) -> int:
-        """The number of text ids; in chatmill's own vocabularies these are the ids below it."""
         return self.vocabulary.num_text
 
     @cached_property
@@ -75,7 +73,6 @@ class ChatTokenizer:
 
     @property
     def special(self) -> dict[str, int]:
-        """Name to id of each control token."""
         return self.vocabulary.special
 
     @property
@@ -90,7 +87,6 @@ class ChatTokenizer:
 
     @cached_property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """The smallest type that holds every id."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     @cached_property
@@ -187,7 +183,6 @@ class ChatTokenizer:
         return self.decode_bytes(ids).decode(errors="replace")
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The exact bytes of ids, control tokens as their names."""
         return b"".join(map(self.token_bytes.__getitem__, ids))
 
 

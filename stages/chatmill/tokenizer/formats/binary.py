@@ -54,7 +54,6 @@ _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the f
 
 
 def token_records(vocabulary: Vocabulary) -> list[bytes]:
-    """The record of each token, in id order."""
     scored = zip(vocabulary.tokens, vocabulary.scores, strict=True)
     return [_RECORD.pack(score, len(token)) + token for token, score in scored]
 
@@ -150,11 +149,9 @@ class BinaryTokenizer:
         return vocabulary
 
     def verify(self) -> None:
-        """Check every block."""
         self._check_blocks(0, self._index)
 
     def close(self) -> None:
-        """Unmap the file."""
         self._starts.release()
         self._map.close()
 

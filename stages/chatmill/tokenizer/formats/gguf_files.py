@@ -45,8 +45,6 @@ _PLAIN: dict[int, Any] = {GGMLQuantizationType.F32: np.dtype("<f4"), GGMLQuantiz
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in a file."""
-
     shape: tuple[int, ...]  # the outermost dimension first
     type: GGMLQuantizationType
     start: int
@@ -118,7 +116,6 @@ class _Cursor:
 
 
 def is_gguf(file: Path) -> bool:
-    """Whether a file begins as GGUF files do."""
     with file.open("rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
