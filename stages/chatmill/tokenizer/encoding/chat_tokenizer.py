@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.conversation import LossKind, Segment, spans
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
@@ -124,13 +124,6 @@ class ChatTokenizer:
                 position += len(self.token_bytes[i])
         return ids, losses
 
-    def encode_conversation(
-        self, conversation: Conversation, template: TemplateName = "chatml"
-    ) -> tuple[list[int], list[bool]]:
-        """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
-        ids, losses = self.encode_segments(conversation_segments(conversation, template))
-        return ids, [loss == LossKind.TRAINED for loss in losses]
-
     def encode_conversations(self, conversations: Sequence[list[Segment]]) -> EncodedConversations:
         """The result of `encode_segments` for each conversation, computed much faster."""
         return join(list(map(self._encode_chunk, _chunks(conversations))), self.dtype)
@@ -180,10 +173,7 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode(errors="replace")
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        return b"".join(map(self.token_bytes.__getitem__, ids))
+        return b"".join(map(self.token_bytes.__getitem__, ids)).decode(errors="replace")
 
 
 def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:
