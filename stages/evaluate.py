@@ -49,8 +49,8 @@ def main(
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
 
     # Bits per byte of the test set, under each engine and counted n-grams.
-    test_set, threads = sample.test, parameters.threads
-    corpora = {name: Corpus.from_records(test_set.records, tokenizer, name, threads) for name in get_args(TemplateName)}
+    test_set = sample.test
+    corpora = {name: Corpus.from_records(test_set.records, tokenizer, name) for name in get_args(TemplateName)}
     corpus, trained_only = corpora[template], sections.trained_on_assistant_only(model)
     counted = read_counted_text(tokens, tokenizer, template, model)
     ngram = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets)

@@ -2,7 +2,7 @@ import pytest
 
 import export_onnx
 from chatmill.benchmarking.latency import Workload, weight_bytes
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from support.tiny import random_model, write_model
 
 
@@ -31,7 +31,7 @@ def test_quantized_graphs_read_a_scale_for_every_32_weights(onnx):
 
 
 def test_flops_of_a_prompt_are_those_of_each_matrix_and_each_attended_position():
-    config = ModelConfig.from_depth(2, vocab_size=64, context=32).to_json()
+    config = to_hugging_face(ModelConfig.from_depth(2, vocab_size=64, context=32))
     width, hidden, heads, size = 128, config["intermediate_size"], 2, 64
     matrices = 2 * width * heads * size + 2 * width * config["num_key_value_heads"] * size + 3 * width * hidden
     looks = 1 + 2 + 3

@@ -172,7 +172,7 @@ def main() -> None:
         same_weights.engine.name = "chatmill on q8_0"
         for ours, kind in ((loaded, "f32"), (loaded, "q8_0"), (same_weights, "q8_0")):
             compare_answers(ours, engines[kind], prompts)
-        corpus = Corpus.from_records(test.records[::step], loaded.tokenizer, loaded.engine.template, options.threads)
+        corpus = Corpus.from_records(test.records[::step], loaded.tokenizer, loaded.engine.template)
         expected = None
         for engine in (loaded.engine, same_weights.engine, *engines.values()):
             nats = np.concatenate(token_nats(corpus.documents(), context, make_scorer(engine)))

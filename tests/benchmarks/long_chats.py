@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "stages"))
 
-from chatmill.conversation import Conversation, Message, declare_tools, declared_tools  # noqa: E402
+from chatmill.conversation import Conversation, Message, conversation_segments, declare_tools, declared_tools  # noqa: E402
 from chatmill.engines.engine import default_threads  # noqa: E402
 from chatmill.evaluation.answering import is_correct  # noqa: E402
 from chatmill.evaluation.held_out_set import TestSet, read_test_set  # noqa: E402
@@ -62,7 +62,7 @@ class Filler:
         return result
 
     def _length(self, conversation: Conversation) -> int:
-        return len(self._session.tokenizer.encode_conversation(conversation)[0])
+        return len(self._session.tokenizer.encode_segments(conversation_segments(conversation))[0])
 
 
 def chats_with_questions(

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import export_gguf
 import export_onnx
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from chatmill.conversation import IM_END
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.pipeline.manifest import write_manifest
@@ -42,7 +42,7 @@ def write_random_model(shape: str, folder: Path) -> None:
     config = ModelConfig.from_depth(layers, vocab_size=vocab_size, context=CONTEXT)
     write_folder(VOCABULARY, folder)
     save_file(random_model(config).state_dict(), folder / "model.safetensors")
-    content = config.to_json() | {"chatmill": {"fingerprint": VOCABULARY.fingerprint, "template": "chatml"}}
+    content = to_hugging_face(config) | {"chatmill": {"fingerprint": VOCABULARY.fingerprint, "template": "chatml"}}
     content["eos_token_id"] = VOCABULARY.special[IM_END]
     (folder / "config.json").write_text(json.dumps(content))
     write_manifest(folder, kind="model", fingerprint=VOCABULARY.fingerprint)

@@ -85,7 +85,7 @@ def main():
         export_onnx.main(options.model, export, quantize=QUANTIZED)
         for precision, name in PRECISIONS.items():
             engine = load_engine(export, name, device="cpu", threads=options.threads)
-            corpus = corpus or Corpus.from_records(test.records, tokenizer, engine.template, options.threads)
+            corpus = corpus or Corpus.from_records(test.records, tokenizer, engine.template)
             quality = measure(engine, corpus, test, options.questions)
             reference = reference or quality
             size = (export / ONNX_FILES[name]).stat().st_size / 1e6

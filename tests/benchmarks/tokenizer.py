@@ -4,7 +4,7 @@
 
 FILE is plain text; a tokenizer of each type is trained on its beginning and exported. Encoding is timed over all of it:
 `texts` is a list of texts to lists of ids, `conversations` is what the stage `encode` does, with each text a message.
-Both are multiples of the speed of the underlying library, called directly on the same texts with the same threads: 1.00
+Both are multiples of the speed of the underlying library, called directly on the same texts: 1.00
 is equally fast. Times are the best of several rounds in which the competitors alternate.
 """
 
@@ -14,6 +14,7 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,7 @@ import tokenizers
 import export_tokenizer
 import train_tokenizer
 from chatmill.conversation import Message, Record, conversation_segments, escape, render
-from chatmill.tokenizer.formats.binary import open_binary, read_binary
+from chatmill.tokenizer.formats.binary import BinaryTokenizer, read_binary
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
 TYPES = {
@@ -72,40 +73,39 @@ def make(kind: str, texts: list[str], vocab_size: int, folder: Path) -> tuple[Pa
     return source, out
 
 
-def bare_library(kind: str, out: Path) -> tuple[str, Callable[[list[str], int], Any]]:
+def bare_library(kind: str, out: Path) -> tuple[str, Callable[[list[str]], Any]]:
     """The underlying library of a type: its name, and its own function for many texts."""
     if (out / "tokenizer.pkl").exists():
         encoding = pickle.loads((out / "tokenizer.pkl").read_bytes())
-        return "tiktoken", lambda texts, threads: encoding.encode_ordinary_batch(texts, num_threads=threads)
+        return "tiktoken", partial(encoding.encode_ordinary_batch, num_threads=1)
     if kind == "sentencepiece":
         processor = sentencepiece.SentencePieceProcessor(model_file=str(out / "tokenizer.model"))
-        return "sentencepiece", lambda texts, threads: processor.encode(texts, num_threads=threads)
+        return "sentencepiece", partial(processor.encode, num_threads=1)
     tokenizer = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
-    return "tokenizers", lambda texts, _: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts)]
+    return "tokenizers", lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts)]
 
 
 def compare_encoding(kind: str, source: Path, out: Path, texts: list[str]) -> None:
-    """Print one row for each number of threads."""
+    """Print one row."""
     ours = load(source)
     conversations = [conversation_segments([Message.from_text("user", text)]) for text in texts]
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
     library, bare = bare_library(kind, out)
-    for threads in (1, 2):
-        seconds = best_times(
-            {
-                "bare": partial(bare, texts, threads),
-                "texts": partial(ours.encode, texts, threads=threads),
-                "conversations": partial(ours.encode_conversations, conversations, threads=threads),
-            }
-        )
-        shares = [f"{seconds['bare'] / seconds[name]:9.2f}" for name in ("texts", "conversations")]
-        print(f"{kind:14} {threads:7} {library:>14} {megabytes / seconds['bare']:8.1f} {shares[0]} {shares[1]:>14}")
+    seconds = best_times(
+        {
+            "bare": partial(bare, texts),
+            "texts": partial(ours.encode, texts),
+            "conversations": partial(ours.encode_conversations, conversations),
+        }
+    )
+    shares = [f"{seconds['bare'] / seconds[name]:9.2f}" for name in ("texts", "conversations")]
+    print(f"{kind:14} {library:>14} {megabytes / seconds['bare']:8.1f} {shares[0]} {shares[1]:>14}")
 
 
 def compare_access(source: Path, out: Path) -> None:
     """Print the times to open and to look up in each format, and the sizes of the files."""
     ours, library = load(source), tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
-    encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), open_binary(out / "tokenizer.bin")
+    encoding, binary = pickle.loads((out / "tokenizer.pkl").read_bytes()), BinaryTokenizer(out / "tokenizer.bin")
     ids, table = random.Random(1).choices(range(ours.num_text), k=LOOKUPS), ours.token_bytes
     lookups = best_times(
         {
@@ -118,7 +118,7 @@ def compare_access(source: Path, out: Path) -> None:
     file = str(out / "tokenizer.json")
     opening = best_times(
         {
-            "tokenizer.bin: open": lambda: open_binary(out / "tokenizer.bin").close(),
+            "tokenizer.bin: open": lambda: BinaryTokenizer(out / "tokenizer.bin").close(),
             "tokenizer.bin: and one token": lambda: first_token(out / "tokenizer.bin", ids[0]),
             "tokenizer.bin: check all": lambda: verify(out / "tokenizer.bin"),
             "tokenizer.bin: read all": lambda: read_binary(out / "tokenizer.bin"),
@@ -141,13 +141,13 @@ def compare_access(source: Path, out: Path) -> None:
 
 def first_token(file: Path, index: int) -> None:
     """Open a tokenizer.bin and look one token up, with the checks and the mapping that this takes."""
-    with open_binary(file) as binary:
+    with closing(BinaryTokenizer(file)) as binary:
         binary.token_bytes(index)
 
 
 def verify(file: Path) -> None:
     """Check all checksums of a tokenizer.bin."""
-    with open_binary(file) as binary:
+    with closing(BinaryTokenizer(file)) as binary:
         binary.verify()
 
 
@@ -157,7 +157,7 @@ def main(file: str, vocab_size: str = "32768") -> None:
     texts = [text[start : start + TEXT] for start in range(0, len(text), TEXT)]
     with tempfile.TemporaryDirectory() as folder:
         folders = {kind: make(kind, texts, int(vocab_size), Path(folder, kind)) for kind in TYPES}
-        print(f"{'type':14} {'threads':>7} {'library':>14} {'MB/s':>8} {'texts':>9} {'conversations':>14}")
+        print(f"{'type':14} {'library':>14} {'MB/s':>8} {'texts':>9} {'conversations':>14}")
         for kind, (source, out) in folders.items():
             compare_encoding(kind, source, out, texts)
         compare_access(*folders["bpe"])

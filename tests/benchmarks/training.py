@@ -48,7 +48,7 @@ import torch.nn.functional as F
 from learning import BATCH, DOCUMENTS, Chatmill, Count, Data, Learner, measure, prepared, run, source
 from torch import Tensor, nn
 
-from chatmill.checkpoints.configuration import ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
 from chatmill.evaluation.ngram import count_tables, nats_by_order
 from chatmill.processor import own_processor
 from chatmill.tokenizer.type_registry import type_names
@@ -153,7 +153,7 @@ class Transformers:
         torch.manual_seed(seed)
         self.split, self.seed, self.context = data.train, seed, config.max_position_embeddings
         self.rate, self.precision, self.pad = rate, precision, data.special["<|pad|>"]
-        shape = config.to_json() | {"attn_implementation": "sdpa", "use_cache": False}
+        shape = to_hugging_face(config) | {"attn_implementation": "sdpa", "use_cache": False}
         self.model = Qwen3ForCausalLM(Qwen3Config(**shape))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.0)
         lengths = np.minimum(np.diff(self.split.offsets), self.context)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from chatmill.checkpoints.configuration import ModelConfig, Variant
+from chatmill.checkpoints.configuration import ModelConfig, Variant, to_hugging_face
 from chatmill.model import chat_model
 from chatmill.model.chat_model import ChatModel, initialise, nats_in_blocks
 from chatmill.pipeline.manifest import write_manifest
@@ -36,7 +36,7 @@ def random_ids(batch, time):
 
 def save(model, folder):
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(model.config.to_json()), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(to_hugging_face(model.config)), encoding="utf-8")
     write_manifest(folder, kind="model", fingerprint="f")
 
 

@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import onnx
@@ -13,6 +12,7 @@ from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.onnx_export import graphs as onnx_graph
 from support.tiny import CONFIG, random_model
 
+SHAPE = to_hugging_face(CONFIG)
 METADATA = {"fingerprint": "f", "template": "chatml"}
 MODEL = random_model()
 WEIGHTS = {name: weight.numpy() for name, weight in MODEL.state_dict().items()}
@@ -29,12 +29,12 @@ def session(graph):
 
 @pytest.fixture(scope="module")
 def portable():
-    return session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA))
+    return session(onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA))
 
 
 @pytest.fixture(scope="module")
 def shared():
-    return session(onnx_graph.shared(WEIGHTS, CONFIG.to_json(), METADATA))
+    return session(onnx_graph.Shared(WEIGHTS, SHAPE).build(METADATA))
 
 
 def some_ids(batch, time):
@@ -146,10 +146,10 @@ def test_shared_rows_of_a_batch_go_on_from_lengths_of_their_own(shared):
 
 def test_a_head_of_its_own_is_used():
     head = np.random.default_rng(1).standard_normal(WEIGHTS["model.embed_tokens.weight"].shape, np.float32)
-    graph = onnx_graph.portable(WEIGHTS | {"lm_head.weight": head}, CONFIG.to_json(), METADATA)
+    graph = onnx_graph.Portable(WEIGHTS | {"lm_head.weight": head}, SHAPE).build(METADATA)
     logits, _ = run_portable(session(graph), np.array([[1, 2, 3]]), buffers(1, 0))
     tied, _ = run_portable(
-        session(onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)), np.array([[1, 2, 3]]), buffers(1, 0)
+        session(onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA)), np.array([[1, 2, 3]]), buffers(1, 0)
     )
     hidden = np.linalg.lstsq(WEIGHTS["model.embed_tokens.weight"], tied[0].T, rcond=None)[0]
     np.testing.assert_allclose(logits[0], (head @ hidden).T, atol=1e-3)
@@ -174,8 +174,9 @@ VARIANTS = {
 def test_variants_equal_pytorch_after_any_past(variant, tied):
     model = random_model(replace(CONFIG, variant=VARIANTS[variant], tie_word_embeddings=tied))
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
-    parts = weights, to_hugging_face(model.config), METADATA
-    graph, cache = session(onnx_graph.portable(*parts)), SharedCache(session(onnx_graph.shared(*parts)), 1)
+    graphs = (build(weights, to_hugging_face(model.config)) for build in (onnx_graph.Portable, onnx_graph.Shared))
+    graph, shared = (session(built.build(METADATA)) for built in graphs)
+    cache = SharedCache(shared, 1)
     ids, past = some_ids(1, 60), buffers(1, 0)
     with torch.inference_mode():
         expected = model(torch.from_numpy(ids)).numpy()
@@ -186,13 +187,13 @@ def test_variants_equal_pytorch_after_any_past(variant, tied):
         np.testing.assert_allclose(logits, expected[:, start:end], atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("build", [onnx_graph.portable, onnx_graph.shared])
+@pytest.mark.parametrize("build", [onnx_graph.Portable, onnx_graph.Shared])
 def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path):
     for name in ("a", "b"):
-        onnx_graph.write(build(WEIGHTS, CONFIG.to_json(), METADATA), tmp_path / name)
+        onnx_graph.write(build(WEIGHTS, SHAPE).build(METADATA), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     properties = {entry.key: entry.value for entry in onnx.load(tmp_path / "a").metadata_props}
-    assert json.loads(properties.pop("chatmill.config")) == CONFIG.to_json()
+    assert json.loads(properties.pop("chatmill.config")) == SHAPE
     assert properties == {
         "chatmill.context": "640",
         "chatmill.fingerprint": "f",
@@ -203,12 +204,12 @@ def test_graphs_carry_their_origin_and_the_same_bytes_each_time(build, tmp_path)
 
 @pytest.mark.parametrize("precision", list(onnx_graph.GRAPHS))
 def test_graphs_of_large_models_share_their_weights(precision, tmp_path, monkeypatch):
-    parts = precision, WEIGHTS, CONFIG.to_json(), METADATA
+    parts = precision, WEIGHTS, SHAPE, METADATA
     for name, least in (("small", 10**9), ("large", 0)):
         monkeypatch.setattr(onnx_graph, "LARGE", least)
         (tmp_path / name).mkdir()
         onnx_graph.write_graphs(*parts, tmp_path / name)
-    for file in onnx_graph.GRAPHS[precision]:
+    for file in onnx_graph.GRAPHS[precision][1]:
         small, large = onnx.load(tmp_path / "small" / file), onnx.load(tmp_path / "large" / file)
         onnx.external_data_helper.convert_model_from_external_data(large)
         for tensor in large.graph.initializer:
@@ -220,7 +221,7 @@ def test_graphs_of_large_models_share_their_weights(precision, tmp_path, monkeyp
 
 
 def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):
-    graph = onnx_graph.portable(WEIGHTS, CONFIG.to_json(), METADATA)
+    graph = onnx_graph.Portable(WEIGHTS, SHAPE).build(METADATA)
     onnx.checker.check_model(graph, full_check=True)
     assert {node.domain for node in graph.graph.node} == {""}
     inputs = [node.name for node in portable.get_inputs()]
@@ -229,18 +230,20 @@ def test_portable_graph_is_standard_onnx_with_hugging_face_names(portable):
 
 
 QUANTIZED = {
-    "int8": (partial(onnx_graph.shared, bits=8), 0.05),
-    "int4": (partial(onnx_graph.shared, bits=4), 0.5),
-    "int8_dynamic": (onnx_graph.dynamic, 0.05),
+    "int8": (onnx_graph.Shared, 8, 0.05),
+    "int4": (onnx_graph.Shared, 4, 0.5),
+    "int8_dynamic": (onnx_graph.SharedDynamic, 8, 0.05),
 }
 
 
 @pytest.mark.parametrize("variant", [Variant(), Variant(**BIASES, mlp_bias=True)])
 @pytest.mark.parametrize("precision", QUANTIZED)
 def test_quantized_graph_is_near_the_model(precision, variant):
-    (build, error), model, ids = QUANTIZED[precision], random_model(replace(CONFIG, variant=variant)), some_ids(1, 24)
+    (builder, bits, error), ids = QUANTIZED[precision], some_ids(1, 24)
+    model = random_model(replace(CONFIG, variant=variant))
     weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
-    logits = SharedCache(session(build(weights, to_hugging_face(model.config), METADATA)), 1).run(ids, 0, 24)
+    graph = builder(weights, to_hugging_face(model.config), bits).build(METADATA)
+    logits = SharedCache(session(graph), 1).run(ids, 0, 24)
     with torch.inference_mode():
         expected = model(torch.from_numpy(ids)).numpy()
     assert np.abs(logits - expected).mean() < error * np.abs(expected).mean()

@@ -18,6 +18,7 @@ from transformers import (
     LlamaConfig,
 )
 
+from chatmill.checkpoints.configuration import to_hugging_face
 from chatmill.onnx_export import graphs as onnx_graph
 from support import tiny
 
@@ -199,7 +200,7 @@ def merged(file, *, dummies=False):
 def fused(file, *, length=None):
     """Fused attention over a past that is a buffer of `length` tokens, or grows; without chatmill's metadata."""
     weights = {name: weight.numpy() for name, weight in random_model().state_dict().items()}
-    model = onnx_graph.shared(weights, tiny.CONFIG.to_json(), {})
+    model = onnx_graph.Shared(weights, to_hugging_face(tiny.CONFIG)).build({})
     model.ClearField("metadata_props")
     for node in (*model.graph.input, *model.graph.output):
         if length and "." in node.name:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from chatmill.conversation import Message, Part
+from chatmill.conversation import LossKind, Message, Part, conversation_segments
 from chatmill.pipeline.manifest import write_manifest
 from support.tiny import CONFIG, VOCABULARY, byte_tokenizer, random_model, write_model
 
@@ -44,7 +44,8 @@ def _loss(model, questions, exchanges, endless):
         for one in questions
         for turn in (Message.from_text("user", one), Message("assistant", tuple(exchanges[one])))
     ]
-    ids, trained = map(torch.tensor, byte_tokenizer().encode_conversation(turns))
+    ids, losses = map(torch.tensor, byte_tokenizer().encode_segments(conversation_segments(turns)))
+    trained = losses == LossKind.TRAINED
     if questions[-1] == endless:
         ids, trained = ids[:-2], trained[:-2]  # without its end
     return cross_entropy(model(ids[None, :-1])[0][trained[1:]], ids[1:][trained[1:]])

@@ -3,6 +3,7 @@
 import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -18,7 +19,7 @@ from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling
 from chatmill.pipeline.progress import log, progress
 from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.binary import open_binary
+from chatmill.tokenizer.formats.binary import BinaryTokenizer
 
 # What the engines are timed on: prompts of given lengths, turns after a history, and streamed answers.
 
@@ -154,8 +155,8 @@ def some_texts(test: Path) -> list[str]:
 
 def measure_binary(file: Path, repeats: int) -> Metrics:
     """The time to open tokenizer.bin, and to look up one token in it."""
-    opening = median_seconds(lambda: open_binary(file).close(), repeats)
-    with open_binary(file) as binary:
+    opening = median_seconds(lambda: BinaryTokenizer(file).close(), repeats)
+    with closing(BinaryTokenizer(file)) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)
         lookups = median_seconds(lambda: [binary.token_bytes(i) for i in ids], repeats)
     return {"lookup_ns": 1e9 * lookups / LOOKUPS, "open_ms": 1e3 * opening}

@@ -126,24 +126,11 @@ class ModelConfig:
             max_position_embeddings=context,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The shape as a Qwen3 config.json."""
-        assert self == replace(self, variant=Variant(), chunking=None), "only a Qwen3 is written"
-        shape = asdict(self)
-        del shape["variant"], shape["chunking"]
-        return {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            "dtype": "float32",
-            "hidden_act": "silu",
-            "attention_bias": False,
-            **shape,
-        }
 
-
-# The Hugging Face architectures that are variants of our model: from config.json to the shape, and back.
+# From config.json to the shape, and back: the architectures of Hugging Face that are variants of our model.
 
 REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES = (*REQUIRED, "max_position_embeddings", "num_key_value_heads", "head_dim")
 DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a config.json leaves out
     "llama": {"max_position_embeddings": 2048},
     "mistral": {"max_position_embeddings": 4096 * 32, "num_key_value_heads": 8, "sliding_window": 4096},
@@ -151,18 +138,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a con
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
 OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with chunks of tokens, which no other library supports
-PARTS = {"chunking": TypeAdapter(Chunking)}
 DEFAULTS[OWN_MODEL_TYPE] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
-CLASS_PREFIXES = {
-    "llama": "Llama",
-    "mistral": "Mistral",
-    "qwen2": "Qwen2",
-    "qwen3": "Qwen3",
-    OWN_MODEL_TYPE: "Chatmill",
-}
-CLASSES = {f"{name}{kind}" for name in CLASS_PREFIXES.values() for kind in ("ForCausalLM", "Model")}
-LLAMA3 = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+CLASSES = {f"{family.title()}{kind}" for family in DEFAULTS for kind in ("ForCausalLM", "Model")}
 MOST = (1 << 31) - 1  # the largest size that a config.json may have
 
 
@@ -184,26 +162,20 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
     if missing := [name for name in REQUIRED if values.get(name) is None]:
         raise ValueError(f"missing {', '.join(missing)}")
     heads = _positive_int(values, "num_attention_heads")
+    derived = {"num_key_value_heads": heads, "head_dim": _positive_int(values, "hidden_size") // heads}
+    values |= {name: size for name, size in derived.items() if values.get(name) is None}
     rope = _rope(values)
     return ModelConfig(
-        vocab_size=_positive_int(values, "vocab_size"),
-        hidden_size=_positive_int(values, "hidden_size"),
-        intermediate_size=_positive_int(values, "intermediate_size"),
-        num_hidden_layers=_positive_int(values, "num_hidden_layers"),
-        num_attention_heads=heads,
-        max_position_embeddings=_positive_int(values, "max_position_embeddings"),
-        num_key_value_heads=_positive_int(values, "num_key_value_heads", heads),
-        head_dim=_positive_int(values, "head_dim", _positive_int(values, "hidden_size") // heads),
+        **{name: _positive_int(values, name) for name in SIZES},
         rope_theta=_positive_float(rope, "rope_theta"),
         rms_norm_eps=_positive_float(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
         variant=_variant(family, values, rope),
-        **(_parts(content) if family == OWN_MODEL_TYPE else {}),
+        chunking=_chunking(content) if family == OWN_MODEL_TYPE else None,
     )
 
 
 def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
-    """How a model of a family differs from Qwen3."""
     return Variant(
         qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
         qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
@@ -219,11 +191,20 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
 
     A Mistral without a sliding window is a Llama.
     """
-    parts = {name: asdict(part) for name in PARTS if (part := getattr(config, name)) is not None}
-    variant, family = config.variant, OWN_MODEL_TYPE if parts else _family(config.variant)
-    content = replace(config, variant=Variant(), chunking=None).to_json() | parts
-    content |= {"architectures": [f"{CLASS_PREFIXES[family]}ForCausalLM"], "model_type": family}
-    content["attention_bias"] = variant.output_bias
+    variant = config.variant
+    family = OWN_MODEL_TYPE if config.chunking else _family(variant)
+    shape = asdict(config)
+    del shape["variant"], shape["chunking"]
+    content: dict[str, Any] = {
+        "architectures": [f"{family.title()}ForCausalLM"],
+        "model_type": family,
+        "dtype": "float32",
+        "hidden_act": "silu",
+        "attention_bias": variant.output_bias,
+        **shape,
+    }
+    if config.chunking:
+        content["chunking"] = asdict(config.chunking)
     if variant.mlp_bias:
         content["mlp_bias"] = True
     if variant.sliding_window:
@@ -236,10 +217,10 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
     return content
 
 
-def _parts(content: dict[str, Any]) -> dict[str, Any]:
-    """The parts of our own architecture that Qwen3 lacks. Raises ValueError where they are invalid."""
+def _chunking(content: dict[str, Any]) -> Chunking | None:
+    """The part of our own architecture that Qwen3 lacks. Raises ValueError where it is invalid."""
     try:
-        return {name: adapter.validate_python(content[name]) for name, adapter in PARTS.items() if name in content}
+        return TypeAdapter(Chunking).validate_python(content["chunking"]) if "chunking" in content else None
     except ValidationError as error:
         raise ValueError(f"{error.title}: {error.errors()[0]['msg']}") from error
 
@@ -284,17 +265,16 @@ def _scaling(values: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None
     factor = _positive_float(rope, "factor")
     if rope["rope_type"] == "linear":
         return RopeScaling(factor=factor)
-    outer = values.get(LLAMA3[2]) or rope.get(LLAMA3[2]) or values["max_position_embeddings"]
-    rope = rope | {LLAMA3[2]: outer}
-    low, high, context = (
-        _positive_float(rope, LLAMA3[0]),
-        _positive_float(rope, LLAMA3[1]),
-        _positive_int(rope, LLAMA3[2]),
-    )
+    low, high = _positive_float(rope, "low_freq_factor"), _positive_float(rope, "high_freq_factor")
     if low >= high:
         raise ValueError(f"low_freq_factor {low} is not less than high_freq_factor {high}")
+    name = "original_max_position_embeddings"
+    context = values.get(name) or rope.get(name) or values["max_position_embeddings"]
     return RopeScaling(
-        factor=factor, low_freq_factor=low, high_freq_factor=high, original_max_position_embeddings=context
+        factor=factor,
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=_positive_int({name: context}, name),
     )
 
 
@@ -324,8 +304,8 @@ def _sliding_layers(family: str, values: dict[str, Any]) -> int:
     return min(max(0, layers - full), layers)
 
 
-def _positive_int(values: dict[str, Any], name: str, default: int | None = None) -> int:
-    value: Any = default if values.get(name) is None else values[name]
+def _positive_int(values: dict[str, Any], name: str) -> int:
+    value: Any = values.get(name)
     if type(value) is not int or not 1 <= value <= MOST:
         raise ValueError(f"{name} {value!r:.40}: expected a whole number from 1 to {MOST}")
     return value

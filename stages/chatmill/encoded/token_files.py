@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from chatmill.conversation import LossKind, TemplateName
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, write_manifest
+from chatmill.tokenizer.encoding.chat_tokenizer import EncodedConversations
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -39,12 +40,8 @@ class SplitCounts(NamedTuple):
     lossy: int  # conversations with characters that the tokenizer cannot say
 
 
-class EncodedSplit(NamedTuple):
-    """The conversations and documents of a split: two arrays of all their tokens, and where each begins and ends."""
-
-    ids: NDArray[Any]
-    loss: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
+class EncodedSplit(EncodedConversations):
+    """The conversations and documents of a split."""
 
     @property
     def is_document(self) -> NDArray[np.bool]:
@@ -140,7 +137,6 @@ class ArrayWriter:
         return self
 
     def append(self, values: NDArray[Any]) -> None:
-        """Write some numbers."""
         self._stream.write(np.ascontiguousarray(values, self.dtype).data)
         self.length += len(values)
 
@@ -163,11 +159,9 @@ class SourceNumbers:
 
     @property
     def names(self) -> list[str]:
-        """The sources in the order of their numbers."""
         return [*self._numbers]
 
     def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
-        """The number of each name."""
         return np.fromiter((self._numbers.setdefault(name, len(self._numbers)) for name in names), np.uint16)
 
     def sort(self, folder: Path) -> list[str]:
@@ -210,10 +204,8 @@ def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:
 
 
 def read_split(folder: Path, split: str) -> EncodedSplit:
-    """The split's arrays, mapped from disk."""
     return EncodedSplit(*(np.load(folder / f"{split}_{name}.npy", mmap_mode="r") for name in EncodedSplit._fields))
 
 
 def read_sources(folder: Path, split: str, meta: Meta) -> Sources:
-    """The sources of the split's conversations."""
     return Sources(meta.sources, np.load(folder / f"{split}_sources.npy"))

@@ -46,20 +46,17 @@ class Corpus:
     has_roles: np.ndarray  # (D,) bool: conversations, and no documents of text alone
 
     @classmethod
-    def from_records(
-        cls, records: Sequence[Record], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
-    ) -> "Corpus":
+    def from_records(cls, records: Sequence[Record], tokenizer: ChatTokenizer, template: TemplateName) -> "Corpus":
         """The conversations and documents in a template."""
         documents = [record_segments(record, template) for record in records]
         has_roles = [not is_document(record.text) for record in records]
-        return cls.from_segments(documents, tokenizer, threads, escaped=True, has_roles=has_roles)
+        return cls.from_segments(documents, tokenizer, escaped=True, has_roles=has_roles)
 
     @classmethod
     def from_segments(
         cls,
         documents: Sequence[list[Segment]],
         tokenizer: ChatTokenizer,
-        threads: int = 1,
         *,
         escaped: bool,
         scored: Collection[LossKind] = tuple(LossKind),
@@ -71,7 +68,7 @@ class Corpus:
         tokenizer expect before it is not counted, as an escape's backslash is not. The first token of a document is not
         scored, since it has no context. `has_roles` is by default true for each.
         """
-        encoded = tokenizer.encode_conversations(documents, threads=threads)
+        encoded = tokenizer.encode_conversations(documents)
         is_scored = tokenizer.is_text[encoded.ids] & np.isin(encoded.loss, list(scored))
         is_scored[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
         texts = [tokenizer.token_bytes[i] if is_text else b"" for i, is_text in enumerate(tokenizer.is_text)]

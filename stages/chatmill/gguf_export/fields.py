@@ -33,11 +33,7 @@ from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsu
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
 
-# What no GGUF file can express.
-
 Quantization = Literal["f16", "q8_0", "q4_0"]
-
-
 FileType = Literal["f32", "f16", "q8_0", "q4_0"]
 
 

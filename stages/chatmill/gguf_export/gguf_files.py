@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from gguf import MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
+from gguf import GGML_QUANT_VERSION, MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
 
 from chatmill.checkpoints.configuration import OWN_MODEL_TYPE, ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
@@ -33,8 +33,6 @@ from chatmill.tokenizer.formats.gguf_files import TOKENIZER_TYPE
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
 # The Modelfile of ollama: the weights, the chat template in Go's syntax, and where answers end.
-
-# The types of weights in a GGUF file; a module that imports little, as all stages check the parameters of each.
 
 NOTE = "# Go's templates cannot escape text: a control token's name in a message is taken for the token.\n"
 
@@ -73,12 +71,9 @@ FILE_TYPES = {
     "q8_0": LlamaFileType.MOSTLY_Q8_0,
     "q4_0": LlamaFileType.MOSTLY_Q4_0,
 }
-QUANTIZATION_VERSION = 2  # of the layout of blocks
 
 
 class Source(NamedTuple):
-    """A model in a folder of Hugging Face's layout."""
-
     config: ModelConfig
     content: dict[str, Any]  # of config.json
     weights: Weights  # memory-mapped, by Hugging Face's names
@@ -145,7 +140,7 @@ def make_writer(source: Source, file: Path, file_type: FileType) -> GGUFWriter:
     """The writer of a file, with all its fields; nothing is written yet."""
     writer = GGUFWriter(file, MODEL_ARCH_NAMES[architecture(source.config)])
     writer.add_file_type(FILE_TYPES[file_type])
-    writer.add_quantization_version(QUANTIZATION_VERSION)
+    writer.add_quantization_version(GGML_QUANT_VERSION)
     add_hyperparameters(writer, source.config)
     add_tokenizer(writer, source.tokenizer, source.config.vocab_size)
     _add_special_ids(writer, source)

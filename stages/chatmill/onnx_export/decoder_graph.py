@@ -142,7 +142,6 @@ class DecoderBuilder(ABC):
         """The normalised sum, and the sum."""
 
     def build(self, metadata: Mapping[str, str]) -> ModelProto:
-        """The finished model."""
         self.declare_inputs()
         logits = self.head(self.layers())
         self.outputs.insert(0, tensor(logits, TensorProto.FLOAT, ["batch_size", "kept", self.config["vocab_size"]]))
@@ -212,7 +211,6 @@ class DecoderBuilder(ABC):
         return self.node("MatMul", [x, head], "logits")
 
     def linears(self, x: str, layer: str, names: list[str]) -> list[str]:
-        """The products of several matrices with the same x."""
         return [self.linear(x, f"{layer}.{name}") for name in names]
 
     def linear(self, x: str, name: str) -> str:
@@ -256,7 +254,6 @@ class DecoderBuilder(ABC):
         return output
 
     def initializer(self, name: str) -> str:
-        """Add one of the model's weights as it is."""
         return self.constant(name, self.weights[name])
 
     def constant(self, name: str, array: NDArray[Any]) -> str:
@@ -268,7 +265,6 @@ class DecoderBuilder(ABC):
         return name
 
     def has(self, name: str) -> bool:
-        """Whether an array of this name was added."""
         return any(array.name == name for array in self.initializers)
 
 
@@ -283,5 +279,4 @@ def scale_rope_frequencies(frequencies: NDArray[np.floating], scaling: Mapping[s
 
 
 def tensor(name: str, kind: int, shape: Sequence[int | str]) -> ValueInfoProto:
-    """An input or output of a graph."""
     return helper.make_tensor_value_info(name, kind, shape)

@@ -1,7 +1,7 @@
 """The chat model as ONNX graphs.
 
-`portable` is the graph for other runtimes: standard operators, Hugging Face's names for inputs and outputs, a past that
-is passed in and a present that is returned. `shared` is the graph of `chatmill chat`: ONNX Runtime's fused operators,
+`Portable` is the graph for other runtimes: standard operators, Hugging Face's names for inputs and outputs, a past that
+is passed in and a present that is returned. `Shared` is the graph of `chatmill chat`: ONNX Runtime's fused operators,
 and a key-value cache that is written in place when the same buffer is bound to past and present.
 
 Shapes: B batch, T time (tokens given), P past, L cache length, C channels, H heads, K key-value heads, D head size,
@@ -10,8 +10,7 @@ V vocabulary.
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,62 +36,17 @@ from chatmill.pipeline import manifest
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
 
 
-def portable(
-    weights: NumpyWeights,
-    config: Mapping[str, Any],
-    metadata: Mapping[str, str],
-    file: WeightsFile | None = None,
-    bits: BitWidth | None = None,
-) -> ModelProto:
-    """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
-
-    P may be 0, and rows may be padded on the left where attention_mask is 0. With `bits` the matrices are quantized, by
-    operators of ONNX Runtime. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
-    With `file`, here as below, large tensors are in that file.
-    """
-    return _Portable(weights, config, bits, file).build(metadata)
-
-
-def portable_dynamic(
-    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], file: WeightsFile | None = None
-) -> ModelProto:
-    """The eight-bit `portable` graph with dynamically quantized activations."""
-    return _PortableDynamic(weights, config, 8, file).build(metadata)
-
-
-def shared(
-    weights: NumpyWeights,
-    config: Mapping[str, Any],
-    metadata: Mapping[str, str],
-    file: WeightsFile | None = None,
-    bits: BitWidth | None = None,
-) -> ModelProto:
-    """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
-
-    total_sequence_length is the length of the sequence with the given ids, seqlens_k one less. The head is applied to
-    the last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator supports no more.
-    With `bits` the matrices are quantized.
-    """
-    return _Shared(weights, config, bits, file).build(metadata)
-
-
-def dynamic(
-    weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], file: WeightsFile | None = None
-) -> ModelProto:
-    """The eight-bit `shared` graph with dynamically quantized activations, which reads long texts fastest.
-
-    All tokens of a call share a scale in each layer, so that logits depend a little on what is read together.
-    """
-    return _Dynamic(weights, config, 8, file).build(metadata)
-
-
 def write(model: ModelProto, file: Path) -> None:
     """Write a graph, the same bytes each time."""
     file.write_bytes(model.SerializeToString(deterministic=True))
 
 
-class _Portable(DecoderBuilder):
-    """Standard operators of opset 23, but for quantized matrices."""
+class Portable(DecoderBuilder):
+    """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
+
+    P may be 0, and rows may be padded on the left where attention_mask is 0. Operators are standard ones of opset 23,
+    but for quantized matrices. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
+    """
 
     def declare_inputs(self) -> None:
         names = {
@@ -125,7 +79,6 @@ class _Portable(DecoderBuilder):
         return self.node("Squeeze", [shape], output)
 
     def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
-        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D)."""
         split = self.node("Reshape", [v, f"heads.{self.kv_heads}"], f"{layer}.v_split")
         heads = []
         for name, x in zip("qkv", (q, k, split), strict=True):
@@ -147,7 +100,13 @@ class _Portable(DecoderBuilder):
         return self.norm(total, name), total
 
 
-class _Shared(DecoderBuilder):
+class Shared(DecoderBuilder):
+    """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
+
+    total_sequence_length is the length of the sequence with the given ids, seqlens_k one less. The head is applied to
+    the last logits_to_keep positions. Several ids after a past need B = 1: ONNX Runtime's operator supports no more.
+    """
+
     def declare_inputs(self) -> None:
         """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
@@ -206,7 +165,6 @@ class _DynamicLayers(DecoderBuilder):
     """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
 
     def linear(self, x: str, name: str) -> str:
-        """(B, T, inputs) -> (B, T, outputs)."""
         values, scales = quantize_outputs(self.weights[f"{name}.weight"])
         inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
         if f"{name}.bias" in self.weights:
@@ -214,15 +172,18 @@ class _DynamicLayers(DecoderBuilder):
         return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)
 
 
-class _Dynamic(_DynamicLayers, _Shared):
-    """The `shared` graph with dynamically quantized layers."""
+class SharedDynamic(_DynamicLayers, Shared):
+    """Reads long texts fastest.
+
+    All tokens of a call share a scale in each layer, so that logits depend a little on what is read together.
+    """
 
 
-class _PortableDynamic(_DynamicLayers, _Portable):
-    """The `portable` graph with dynamically quantized layers."""
+class PortableDynamic(_DynamicLayers, Portable):
+    """The same for other runtimes."""
 
 
-# The files with which ONNX Runtime GenAI runs our `shared` graph: a graph with the inputs it expects, and settings.
+# The files with which ONNX Runtime GenAI runs our `Shared` graph: a graph with the inputs it expects, and settings.
 
 CONFIG_FILE = "genai_config.json"
 GRAPH_FILE = "model_genai.onnx"
@@ -234,7 +195,7 @@ _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def graph(file: Path) -> ModelProto:
     """input_ids (B, T), attention_mask (B, P+T), past -> logits (B, 1, V) of the last position.
 
-    It is the `shared` graph of the file with other inputs. Its weights are read from that file, or where that one reads
+    It is the `Shared` graph of the file with other inputs. Its weights are read from that file, or where that one reads
     them, so that it has to be in the same folder.
     """
     model = onnx.load(file, load_external_data=False)
@@ -305,15 +266,14 @@ def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
 
 # The folder of the export: which graphs each precision has, and the files beside the graphs.
 
-Build = Callable[[NumpyWeights, Mapping[str, Any], Mapping[str, str], WeightsFile | None], ModelProto]
-
 WEIGHTS = "model.safetensors"
 LARGE = 100_000_000  # bytes of float32 weights; from there on, the graphs of a precision share a file of weights
-GRAPHS: dict[str, dict[str, Build]] = {  # the files of each precision; transformers.js knows the last by its dtype
-    "float32": {ONNX_FILES["onnx"]: shared, ONNX_FILES["onnx_hf"]: portable},
-    "int8": {ONNX_FILES["onnx_int8"]: partial(shared, bits=8), "model_quantized.onnx": partial(portable, bits=8)},
-    "int8_dynamic": {ONNX_FILES["onnx_int8_dynamic"]: dynamic, "model_int8.onnx": portable_dynamic},
-    "int4": {ONNX_FILES["onnx_int4"]: partial(shared, bits=4), "model_q4.onnx": partial(portable, bits=4)},
+GRAPHS: dict[str, tuple[BitWidth | None, dict[str, type[DecoderBuilder]]]] = {  # the bits and files of each precision
+    "float32": (None, {ONNX_FILES["onnx"]: Shared, ONNX_FILES["onnx_hf"]: Portable}),
+    # transformers.js knows the last file of a precision by its dtype
+    "int8": (8, {ONNX_FILES["onnx_int8"]: Shared, "model_quantized.onnx": Portable}),
+    "int8_dynamic": (8, {ONNX_FILES["onnx_int8_dynamic"]: SharedDynamic, "model_int8.onnx": PortableDynamic}),
+    "int4": (4, {ONNX_FILES["onnx_int4"]: Shared, "model_q4.onnx": Portable}),
 }
 TRANSFORMERS_JS = {"dtype": "fp32"}  # in browsers its default is q8
 
@@ -322,14 +282,13 @@ def write_graphs(
     precision: str, weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], folder: Path
 ) -> None:
     """Write the graphs of a precision; of large models, with their weights in one file beside them."""
-    builds = GRAPHS[precision]
-    data = folder / f"{list(builds)[-1]}_data" if is_large(weights) else None
-    for name, build in builds.items():
-        write(build(weights, config, metadata, WeightsFile(data) if data else None), folder / name)
+    bits, builders = GRAPHS[precision]
+    data = folder / f"{list(builders)[-1]}_data" if is_large(weights) else None
+    for name, builder in builders.items():
+        write(builder(weights, config, bits, WeightsFile(data) if data else None).build(metadata), folder / name)
 
 
 def is_large(weights: NumpyWeights) -> bool:
-    """Whether the weights are in a file of their own."""
     return sum(weight.nbytes for weight in weights.values()) >= LARGE
 
 
@@ -356,7 +315,6 @@ def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path
 
 
 def skip_export(export: Path, config: dict[str, Any]) -> None:
-    """Write the reason why there is no graph."""
     reason = "chunking: a graph has no chunks of tokens, whose number the text decides"
     export.mkdir()
     content = {engine: {"reason": reason} for engine in ONNX_FILES}
@@ -365,7 +323,7 @@ def skip_export(export: Path, config: dict[str, Any]) -> None:
 
 
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
-    """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `shared` one."""
+    """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `Shared` one."""
     write(graph(folder / ONNX_FILES["onnx"]), folder / GRAPH_FILE)
     generation = folder / "generation_config.json"  # it has the ends of answers and of calls
     ends = json.loads(generation.read_text(encoding="utf-8")) if generation.exists() else {}

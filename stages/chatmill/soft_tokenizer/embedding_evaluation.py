@@ -272,11 +272,10 @@ class EmbeddingEvaluator:
     template: TemplateName
     prompt_loss_weight: float  # the weight of what the assistant reads, in training
     records: list[Record]
-    threads: int = 1
 
     def corpus(self, tokenizer: ChatTokenizer | None = None) -> Corpus:
         """The records, encoded by the model's own tokenizer or another one."""
-        return Corpus.from_records(self.records, tokenizer or self.tokenizer, self.template, self.threads)
+        return Corpus.from_records(self.records, tokenizer or self.tokenizer, self.template)
 
     def bits_per_byte(self, table: Tensor, corpus: Corpus) -> BitsPerByte:
         """Bits per byte of a corpus with the rows (V, R) of another table."""
@@ -324,7 +323,7 @@ def measure_noisy(evaluator: EmbeddingEvaluator, plugged: Tensor) -> dict[str, d
     result: dict[str, dict[str, BitsPerByte]] = {}
     for kind in NOISE_KINDS:
         text = add_noise(evaluator.records, kind)
-        corpus = Corpus.from_records(text, evaluator.tokenizer, evaluator.template, evaluator.threads)
+        corpus = Corpus.from_records(text, evaluator.tokenizer, evaluator.template)
         result[kind] = {name: evaluator.bits_per_byte(rows, corpus) for name, rows in tables.items()}
     return result
 

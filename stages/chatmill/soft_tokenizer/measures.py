@@ -189,7 +189,5 @@ def make_evaluator(
     metadata: dict[str, Any] = content["chatmill"]
     scored = read_test_set(test, parameters.conversations).records
     weight = metadata.get("prompt_loss_weight", 1.0)
-    evaluator = EmbeddingEvaluator(
-        network, ChatTokenizer(vocabulary), metadata["template"], weight, scored, parameters.threads
-    )
+    evaluator = EmbeddingEvaluator(network, ChatTokenizer(vocabulary), metadata["template"], weight, scored)
     return evaluator, metadata

@@ -116,9 +116,8 @@ class Alignment:
         texts = [_whole_characters(rest) for rest in rests]
         if self.has_word_pieces:
             return [self._longest_piece(text.encode(), inside) for text in texts]
-        ids, offsets = self.student.encode_flat([text or " " for text in texts])
-        firsts = ids[offsets[:-1]].tolist()
-        return [first if text else -1 for text, first in zip(texts, firsts, strict=True)]
+        encoded = self.student.encode([text or " " for text in texts])
+        return [ids[0] if text else -1 for text, ids in zip(texts, encoded, strict=True)]
 
     def _longest_piece(self, text: bytes, inside: bool) -> int:
         continues = inside and _is_letter(text[0]) if text else False

@@ -31,12 +31,10 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
 
     @property
     def num_controls(self) -> int:
-        """The number of control tokens in the vocabulary."""
         return len(CONTROL_TOKENS) + len(self.special_tokens)
 
     @property
     def settings(self) -> BaseModel:
-        """The settings of the chosen type."""
         return load_type(self.type).Settings.model_validate(self._section)
 
     @property
@@ -67,10 +65,8 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
 
 
 def type_names() -> list[str]:
-    """The names of all types."""
     return sorted(module.name for module in pkgutil.iter_modules(types.__path__))
 
 
 def load_type(name: str) -> TokenizerType:
-    """The module that trains a type."""
     return cast(TokenizerType, importlib.import_module(f"{types.__name__}.{name}"))

@@ -1,7 +1,6 @@
 import json
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,18 +135,11 @@ def test_patterns_that_engines_disagree_about_are_refused(pattern, message):
         resolve(pattern)
 
 
-def check_flat(tokenizer, texts, expected):
-    ids, offsets = tokenizer.encode_flat(texts)
-    assert ids.tolist() == [i for each in expected for i in each]
-    assert np.diff(offsets.astype(np.int64)).tolist() == [len(each) for each in expected]
-
-
 def test_fastokens_gives_the_ids_of_tiktoken_and_takes_over(trained):
     pytest.importorskip("fastokens")
     tokenizer, texts = ChatTokenizer(trained["bpe"].vocabulary), [WORDS * 9_000, *NAUGHTY, PATTERN_SAMPLE]
     expected = to_tiktoken_encoding(tokenizer.vocabulary).encode_ordinary_batch(texts)
     assert [tokenizer.encode(texts) == expected for _ in range(4)] == [True] * 4
-    check_flat(tokenizer, texts, expected)
 
 
 def typed_texts(count, names):

@@ -4,7 +4,7 @@ import struct
 import pytest
 
 from chatmill.conversation import CONTROL_TOKENS
-from chatmill.tokenizer.formats.binary import open_binary, write_binary
+from chatmill.tokenizer.formats.binary import BinaryTokenizer, write_binary
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
@@ -64,4 +64,4 @@ def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
     for length in range(len(data)):
         (tmp_path / "cut.bin").write_bytes(data[:length])
         with pytest.raises(ValueError, match=r"cut\.bin: not a complete tokenizer\.bin"):
-            open_binary(tmp_path / "cut.bin")
+            BinaryTokenizer(tmp_path / "cut.bin")

@@ -9,10 +9,8 @@ import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import chain, pairwise
-from threading import Lock
+from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -133,7 +131,6 @@ def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[b
 
 
 Array = NDArray[np.integer[Any]]
-Flat = tuple[Array, NDArray[np.integer[Any]]]  # the ids of texts in a row, and where each text begins and the last ends
 FAST_PATTERNS = {PATTERNS["qwen2"], PATTERNS["llama3"]}  # with others fastokens splits a few texts differently
 BYTE_RANKS = {bytes([byte]): byte for byte in range(256)}
 BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters encoded by tiktoken alone, and by both
@@ -146,27 +143,15 @@ class Backend(ABC):
         self._controls = {name: np.array([i]) for name, i in vocabulary.special.items()}
 
     @abstractmethod
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
+    def encode(self, texts: list[str]) -> list[Array]:
         """The ids of each text."""
-
-    def encode_flat(self, texts: list[str], threads: int) -> Flat:
-        """The ids of the texts in a row, and the offset of each text, with one more at the end."""
-        return _flatten(self.encode_batch(texts, threads))
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
         stretches = re.split(f"({'|'.join(map(re.escape, allowed_special))})", text) if allowed_special else [text]
         texts = list(dict.fromkeys(stretches[::2]))  # each text once, such as the newline after messages
-        arrays = dict(zip(texts, self._encode_arrays(texts), strict=True)) | self._controls
+        arrays = dict(zip(texts, self.encode(texts), strict=True)) | self._controls
         return np.concatenate([arrays[stretch] for stretch in stretches])
-
-    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
-        return [np.fromiter(ids, np.int64, len(ids)) for ids in self.encode_batch(texts, threads=1)]
-
-
-def _flatten(encoded: list[list[int]]) -> Flat:
-    offsets = np.cumsum([0, *map(len, encoded)])
-    return np.fromiter(chain.from_iterable(encoded), np.int64, int(offsets[-1])), offsets
 
 
 def choose_backend(vocabulary: Vocabulary) -> Backend:
@@ -182,16 +167,7 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
 
 
 class _Bytes(Backend):
-    """The ids of a text are its bytes; more threads would not be faster."""
-
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        return [list(text.encode()) for text in texts]
-
-    def encode_flat(self, texts: list[str], threads: int) -> Flat:
-        data = [text.encode() for text in texts]
-        return np.frombuffer(b"".join(data), np.uint8), np.cumsum([0, *map(len, data)])
-
-    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
+    def encode(self, texts: list[str]) -> list[Array]:
         return [np.frombuffer(text.encode(), np.uint8) for text in texts]
 
 
@@ -200,10 +176,8 @@ class _Tiktoken(Backend):
         super().__init__(vocabulary)
         self._encoding = to_tiktoken_encoding(vocabulary)
 
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        if threads == 1:
-            return list(map(self._encoding.encode_ordinary, texts))
-        return self._encoding.encode_ordinary_batch(texts, num_threads=threads)
+    def encode(self, texts: list[str]) -> list[Array]:
+        return [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
@@ -218,43 +192,34 @@ class _Fastokens(_Tiktoken):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         self._fastokens = importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
-        self._lock, self._seen, self._equal = Lock(), 0, True
+        self._seen, self._equal = 0, True
 
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        ids, offsets = self.encode_flat(texts, threads)
-        flat = ids.tolist()
-        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
+    def encode(self, texts: list[str]) -> list[Array]:
+        slow = super().encode
 
-    def encode_flat(self, texts: list[str], threads: int) -> Flat:
-        slow = super().encode_batch
-
-        def fast() -> Flat:
+        def fast() -> list[Array]:
             ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
-            return np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)
+            return np.split(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)[1:-1])
 
-        return self._either(sum(map(len, texts)), lambda: _flatten(slow(texts, threads)), fast)
+        return self._either(sum(map(len, texts)), lambda: slow(texts), fast)
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         slow = super().encode_with_special
 
-        def fast() -> Flat:
-            return np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32), np.empty(0, np.int64)
+        def fast() -> list[Array]:
+            return [np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)]
 
-        return self._either(len(text), lambda: (slow(text, allowed_special), np.empty(0, np.int64)), fast)[0]
+        return self._either(len(text), lambda: [slow(text, allowed_special)], fast)[0]
 
-    def _either(self, length: int, slow: Callable[[], Flat], fast: Callable[[], Flat]) -> Flat:
-        """Run tiktoken before the trial, both and compare them in it, and fastokens after it.
-
-        Their ids alone are: offsets follow from these, as tokens are the bytes of the texts.
-        """
-        with self._lock:
-            start, self._seen = self._seen, self._seen + length
+    def _either(self, length: int, slow: Callable[[], list[Array]], fast: Callable[[], list[Array]]) -> list[Array]:
+        """Run tiktoken before the trial, both and compare them in it, and fastokens after it."""
+        start, self._seen = self._seen, self._seen + length
         if start < BEFORE_TRIAL or not self._equal:
             return slow()
         if start >= BEFORE_TRIAL + TRIAL:
             return fast()
         expected = slow()
-        self._equal = np.array_equal(expected[0], fast()[0])
+        self._equal = all(map(np.array_equal, expected, fast()))
         return expected
 
 
@@ -265,8 +230,9 @@ class _Tokenizers(Backend):
         super().__init__(vocabulary)
         self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
 
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        return [encoded.ids for encoded in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    def encode(self, texts: list[str]) -> list[Array]:
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(one.ids, np.int64) for one in encoded]
 
 
 class _Metaspace(Backend):
@@ -275,29 +241,19 @@ class _Metaspace(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
-        self._metaspace_ids = [fallback[byte] for byte in METASPACE.encode()]
-        self._processor: SentencePieceProcessor | None = None
+        self._metaspace_ids = np.array([fallback[byte] for byte in METASPACE.encode()])
         if sentencepiece_unsupported_reason(vocabulary) is None:
-            self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
+            processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
+            self._encode_plain: Callable[[list[str]], list[Array]] = partial(processor.encode, return_type="numpy")
         else:
-            self._tokenizers = _Tokenizers(vocabulary)
+            self._encode_plain = _Tokenizers(vocabulary).encode
 
-    def encode_batch(self, texts: list[str], threads: int) -> list[list[int]]:
-        plain = [part for text in texts for part in text.split(METASPACE)]
-        if self._processor:
-            encoded = iter(self._processor.encode(plain, num_threads=threads))
-        else:
-            encoded = iter(self._tokenizers.encode_batch(plain, threads))
+    def encode(self, texts: list[str]) -> list[Array]:
+        encoded = iter(self._encode_plain([part for text in texts for part in text.split(METASPACE)]))
         result = []
         for text in texts:
-            ids = next(encoded)
+            ids = [next(encoded)]
             for _ in range(text.count(METASPACE)):
-                ids += self._metaspace_ids + next(encoded)
-            result.append(ids)
+                ids += [self._metaspace_ids, next(encoded)]
+            result.append(np.concatenate(ids) if len(ids) > 1 else ids[0])
         return result
-
-    def _encode_arrays(self, texts: list[str]) -> Sequence[Array]:
-        if self._processor is None or any(METASPACE in text for text in texts):
-            return super()._encode_arrays(texts)
-        ids: Sequence[Array] = self._processor.encode(texts, num_threads=1, return_type="numpy")
-        return ids

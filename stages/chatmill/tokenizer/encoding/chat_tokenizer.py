@@ -4,7 +4,6 @@ Text can never produce a control id, whatever it contains: only the control segm
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple, overload
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
-from chatmill.tokenizer.encoding.backends import Flat, choose_backend
+from chatmill.conversation import LossKind, Segment, spans
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
 MAX_RUN = 100_000  # equal characters, or whitespace; tiktoken overflows its stack at about a million
@@ -53,12 +52,10 @@ class ChatTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, including control and unused ones."""
         return len(self.vocabulary.tokens)
 
     @property
     def num_text(self) -> int:
-        """The number of text ids; in chatmill's own vocabularies these are the ids below it."""
         return self.vocabulary.num_text
 
     @cached_property
@@ -76,7 +73,6 @@ class ChatTokenizer:
 
     @property
     def special(self) -> dict[str, int]:
-        """Name to id of each control token."""
         return self.vocabulary.special
 
     @property
@@ -91,7 +87,6 @@ class ChatTokenizer:
 
     @cached_property
     def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        """The smallest type that holds every id."""
         return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
 
     @cached_property
@@ -99,23 +94,18 @@ class ChatTokenizer:
         return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
 
     @overload
-    def encode(self, text: str, *, threads: int = ...) -> list[int]: ...
+    def encode(self, text: str) -> list[int]: ...
     @overload
-    def encode(self, text: list[str], *, threads: int = ...) -> list[list[int]]: ...
-    def encode(self, text: str | list[str], *, threads: int = 1) -> list[int] | list[list[int]]:
+    def encode(self, text: list[str]) -> list[list[int]]: ...
+    def encode(self, text: str | list[str]) -> list[int] | list[list[int]]:
         """The ids of a text, or of each text of a list.
 
         Raises ValueError for lone surrogates, which have no bytes, and for runs of over 100,000 equal characters.
         """
         texts = [text] if isinstance(text, str) else text
         _check_texts(texts)
-        encoded = self._backend.encode_batch(texts, threads)
+        encoded: list[list[int]] = [ids.tolist() for ids in self._backend.encode(texts)]
         return encoded[0] if isinstance(text, str) else encoded
-
-    def encode_flat(self, texts: list[str], threads: int = 1) -> Flat:
-        """The ids that `encode` gives, as one array: several times as fast where fastokens is installed."""
-        _check_texts(texts)
-        return self._backend.encode_flat(texts, threads)
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
@@ -134,22 +124,9 @@ class ChatTokenizer:
                 position += len(self.token_bytes[i])
         return ids, losses
 
-    def encode_conversation(
-        self, conversation: Conversation, template: TemplateName = "chatml"
-    ) -> tuple[list[int], list[bool]]:
-        """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
-        ids, losses = self.encode_segments(conversation_segments(conversation, template))
-        return ids, [loss == LossKind.TRAINED for loss in losses]
-
-    def encode_conversations(self, conversations: Sequence[list[Segment]], threads: int = 1) -> EncodedConversations:
+    def encode_conversations(self, conversations: Sequence[list[Segment]]) -> EncodedConversations:
         """The result of `encode_segments` for each conversation, computed much faster."""
-        chunks = list(_chunks(conversations))
-        if threads == 1:
-            parts = list(map(self._encode_chunk, chunks))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                parts = list(pool.map(self._encode_chunk, chunks))
-        return join(parts, self.dtype)
+        return join(list(map(self._encode_chunk, _chunks(conversations))), self.dtype)
 
     def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
         """Segments and tokens cover the same bytes, so byte offsets give the tokens that begin in each segment."""
@@ -196,11 +173,7 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode(errors="replace")
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The exact bytes of ids, control tokens as their names."""
-        return b"".join(map(self.token_bytes.__getitem__, ids))
+        return b"".join(map(self.token_bytes.__getitem__, ids)).decode(errors="replace")
 
 
 def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:

@@ -111,7 +111,7 @@ def _exact(reason: str | None = None, example: str | None = None) -> dict[str, A
     return {key: value for key, value in entry.items() if value is not None}
 
 
-def _unsupported(vocabulary: Vocabulary, reason: str, other: Callable[[str], list[int]]) -> dict[str, Any]:
+def _unsupported(vocabulary: Vocabulary, reason: str, other: Encode) -> dict[str, Any]:
     example = differing_text(vocabulary, other)
     return {"reason": reason} | ({} if example is None else {"example": example})
 
@@ -180,20 +180,18 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
 
 def make_rank_encoder(
     vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
-) -> Callable[[str], list[int]]:
+) -> Encode:
     """The encoder of a reader that only merges bytes, lowest rank first, inside the matches of a pattern."""
     ids = ranks_of(vocabulary)
     order = ids if ranks_by_token is None else ranks_by_token
-    split = Split(Regex(pattern or ANYTHING), "removed", invert=True)
 
-    def encode(text: str) -> list[int]:
-        pieces = (piece.encode() for piece, _ in split.pre_tokenize_str(text))
-        return [ids.get(part, -1) for piece in pieces for part in byte_pair_merge(piece, order)]
+    def encode_piece(piece: str) -> list[int]:
+        return [ids.get(part, -1) for part in byte_pair_merge(piece.encode(), order)]
 
-    return encode
+    return _split_first(pattern or ANYTHING, encode_piece)
 
 
-def differing_text(vocabulary: Vocabulary, other: Callable[[str], list[int]]) -> str | None:
+def differing_text(vocabulary: Vocabulary, other: Encode) -> str | None:
     """A short text for which another encoder gives other ids; None if none was found."""
     encode = ReferenceEncoder(vocabulary).encode
     return next((text for text in _candidates(vocabulary) if encode(text) != other(text)), None)

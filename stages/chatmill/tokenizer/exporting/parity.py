@@ -11,16 +11,13 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.formats.binary import open_binary
 from chatmill.tokenizer.formats.tiktoken_files import (
     has_no_capitals,
     merges_file_of,
     read_description,
     read_ranks,
-    read_tiktoken,
-    read_tiktoken_pickle,
 )
-from chatmill.tokenizer.formats.tokenizer_loading import detect_format, tokenizer_file
+from chatmill.tokenizer.formats.tokenizer_loading import detect_format, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -126,19 +123,20 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
 
     The names of control tokens in text are text; with `special` they are the tokens, for the readers that can do so.
     """
-    readers: dict[str, Callable[[Path], Encode]]
-    if special:
+
+    def in_tiktoken(file: Path) -> Encode:
+        encoding = to_tiktoken_encoding(read_vocabulary(file))
+        return _find_special(encoding) if special else encoding.encode_ordinary_batch
+
+    readers: dict[str, Callable[[Path], Encode]] = {
+        "tokenizer.pkl": in_tiktoken,
+        "tokenizer.tiktoken": in_tiktoken,
+        "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=special),
+    }
+    if not special:
         readers = {
-            "tokenizer.pkl": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken_pickle(file))),
-            "tokenizer.tiktoken": lambda file: _find_special(to_tiktoken_encoding(read_tiktoken(file))),
-            "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=True),
-        }
-    else:
-        readers = {
-            "tokenizer.bin": lambda file: _one_by_one(open_binary(file).encode),
-            "tokenizer.pkl": lambda file: to_tiktoken_encoding(read_tiktoken_pickle(file)).encode_ordinary_batch,
-            "tokenizer.tiktoken": lambda file: to_tiktoken_encoding(read_tiktoken(file)).encode_ordinary_batch,
-            "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=False),
+            "tokenizer.bin": lambda file: _one_by_one(ReferenceEncoder(read_vocabulary(file)).encode),
+            **readers,
             "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
         }
     return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}

@@ -28,14 +28,13 @@ start from characters, or the bytes of characters without a token.
 import json
 import mmap
 import struct
-from functools import cached_property
+from contextlib import closing
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from chatmill.conversation import BOS, IM_END
-from chatmill.tokenizer.formats.validation import ReferenceEncoder, check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Kind, Vocabulary
@@ -55,7 +54,6 @@ _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the f
 
 
 def token_records(vocabulary: Vocabulary) -> list[bytes]:
-    """The record of each token, in id order."""
     scored = zip(vocabulary.tokens, vocabulary.scores, strict=True)
     return [_RECORD.pack(score, len(token)) + token for token, score in scored]
 
@@ -102,19 +100,14 @@ def has_footer(data: bytes) -> bool:
 
 def read_binary(file: Path) -> Vocabulary:
     """The vocabulary in a file that `write_binary` wrote, with all checksums checked."""
-    with open_binary(file) as binary:
+    with closing(BinaryTokenizer(file)) as binary:
         return binary.vocabulary()
-
-
-def open_binary(file: Path) -> "BinaryTokenizer":
-    """Open a tokenizer.bin and check its footer and index. Raises ValueError if they are damaged."""
-    return BinaryTokenizer(file)
 
 
 class BinaryTokenizer:
     """A mapped tokenizer.bin: any token in constant time, without reading the rest.
 
-    Raises ValueError on first access to a damaged part.
+    Raises ValueError if the footer or the index is damaged, and on first access to another damaged part.
     """
 
     def __init__(self, file: Path) -> None:
@@ -136,26 +129,17 @@ class BinaryTokenizer:
             self._check_token(index)
         return self._map[self._starts[index] + _RECORD.size : self._starts[index + 1]]
 
-    def score(self, index: int) -> float:
-        self._check_token(index)
-        score: float = _RECORD.unpack_from(self._map, self._starts[index])[0]
-        return score
-
-    def kind(self, index: int) -> Kind:
-        self._check_token(index)
-        return Kind(self._map[self._kinds + index])
-
     def vocabulary(self) -> Vocabulary:
         """The complete vocabulary. Raises ValueError if its fingerprint is not the one in the index."""
         self.verify()
-        ids, about = range(self.vocab_size), self._description
+        about = self._description
         vocabulary = Vocabulary(
             type=about["type"],
             algorithm=about["algorithm"],
             pattern=about["pattern"],
-            tokens=tuple(map(self.token_bytes, ids)),
-            kinds=tuple(map(self.kind, ids)),
-            scores=tuple(map(self.score, ids)),
+            tokens=tuple(map(self.token_bytes, range(self.vocab_size))),
+            kinds=tuple(map(Kind, self._map[self._kinds : self._merges])),
+            scores=tuple(_RECORD.unpack_from(self._map, start)[0] for start in self._starts[:-1]),
             merges=tuple(_SPAN.iter_unpack(self._map[self._merges : self._index])),
             steps=about.get("steps"),
             special_handling=about.get("special_handling"),
@@ -164,30 +148,12 @@ class BinaryTokenizer:
             raise self._error("its fingerprint differs from the one in its index")
         return vocabulary
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, by the algorithm named in the index: equal to the original tokenizer's, but slow."""
-        return self._encoder.encode(text)
-
-    @cached_property
-    def _encoder(self) -> ReferenceEncoder:
-        vocabulary = self.vocabulary()
-        check_vocabulary(vocabulary)
-        return ReferenceEncoder(vocabulary)
-
     def verify(self) -> None:
-        """Check every block."""
         self._check_blocks(0, self._index)
 
     def close(self) -> None:
-        """Unmap the file."""
         self._starts.release()
         self._map.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read_index(self) -> None:
         place = len(self._map) - _FOOTER.size - _FOOTER_CHECKSUM_SIZE

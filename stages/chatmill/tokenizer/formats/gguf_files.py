@@ -18,12 +18,8 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, DIGITS_THEN_GPT2, PATTERNS
-from chatmill.tokenizer.vocabulary.preprocessing import (
-    METASPACE,
-    normalizer_steps,
-    to_normalizer_spec,
-)
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_written_model
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import FLAGS, Kind, Vocabulary
 
@@ -49,8 +45,6 @@ _PLAIN: dict[int, Any] = {GGMLQuantizationType.F32: np.dtype("<f4"), GGMLQuantiz
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in a file."""
-
     shape: tuple[int, ...]  # the outermost dimension first
     type: GGMLQuantizationType
     start: int
@@ -122,7 +116,6 @@ class _Cursor:
 
 
 def is_gguf(file: Path) -> bool:
-    """Whether a file begins as GGUF files do."""
     with file.open("rb") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
@@ -240,7 +233,4 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], types: list[int]) 
     for token, type, score in zip(tokens, types, fields[f"{FIELD}scores"], strict=True):
         piece = token.replace(" ", METASPACE) if type == TokenType.USER_DEFINED else token
         model.pieces.add(piece=piece, score=score, type=type)
-    vocabulary = from_model_proto(model)
-    if vocabulary.steps is None and not vocabulary.has_unused_names:  # another program's: U+2581 is a space
-        return replace(vocabulary, steps=normalizer_steps(spec))
-    return vocabulary
+    return from_written_model(model)

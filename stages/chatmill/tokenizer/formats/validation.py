@@ -82,7 +82,6 @@ class ReferenceEncoder:
         self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text; never control ids."""
         ids: list[int] = []
         for piece in self._pieces(text):
             piece_ids = [piece] if isinstance(piece, int) else self._ids_in(piece)

@@ -79,7 +79,6 @@ def drop_harmless_steps(steps: str | None) -> str | None:
 
 
 def adds_prefix_space(steps: str | None) -> bool:
-    """Whether the steps put a space before every text."""
     if steps is None:
         return False
     library, content = library_of(steps)
@@ -106,7 +105,6 @@ def splits_only(steps: str) -> bool:
 
 
 def keeps_characters(step: dict[str, Any]) -> bool:
-    """Whether a pre-tokenizer only splits text."""
     match step:
         case {"type": "Digits"}:
             return True
@@ -131,7 +129,6 @@ def library_of(steps: str) -> tuple[str, dict[str, Any]]:
 
 
 def replace_step(content: str, **pattern: str) -> dict[str, Any]:
-    """A normaliser that replaces what a String or Regex matches."""
     return {"type": "Replace", "pattern": pattern, "content": content}
 
 

@@ -88,6 +88,11 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
         model = ModelProto.FromString(file.read_bytes())
     except DecodeError as error:
         raise ValueError(f"not a SentencePiece model: {error}") from error
+    return from_written_model(model)
+
+
+def from_written_model(model: ModelProto) -> Vocabulary:
+    """The vocabulary of a model in a file. Raises ValueError if it is damaged or not supported."""
     vocabulary = from_model_proto(model)
     if vocabulary.steps is not None or vocabulary.has_unused_names:
         return vocabulary

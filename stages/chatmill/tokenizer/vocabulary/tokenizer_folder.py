@@ -38,7 +38,7 @@ from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     sentencepiece_unsupported_reason,
     to_model_proto,
 )
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, write_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, to_json
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
@@ -301,7 +301,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
 def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
     """Write a vocabulary that has its control tokens; `read_folder` is the inverse."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tokenizer_json(vocabulary, folder / TOKENIZER_JSON)
+    (folder / TOKENIZER_JSON).write_text(to_json(vocabulary), encoding="utf-8")
     description = {
         "format": FORMAT,
         "type": vocabulary.type,

@@ -9,20 +9,17 @@ import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
+
+from tokenizers import models
 
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, exact_scores, flat, to_tokenizers_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     FLAGS,
-    MAX_TOKEN_BYTES,
     TEXT_KINDS,
     Kind,
-    MergePair,
     Vocabulary,
-    merges_by_rank,
 )
 
 BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
@@ -36,10 +33,6 @@ _BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
 }
 _UNICODE_TO_BYTE = {letter: byte for byte, letter in _BYTE_TO_UNICODE.items()}
 Entry = tuple[bytes, Kind]
-
-
-def write_tokenizer_json(vocabulary: Vocabulary, file: Path) -> None:
-    file.write_text(to_json(vocabulary), encoding="utf-8")
 
 
 def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
@@ -149,27 +142,11 @@ def unmerged(vocabulary: Vocabulary) -> list[int]:
     """The ids of byte-level tokens that merging their own bytes does not give: only looking up a piece gives them."""
     if vocabulary.algorithm != "merge" or vocabulary.spelling != "bytes":
         return []
-    tokens = vocabulary.tokens
-    normal = (i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL)
-    ids = {tokens[i]: i for i in normal if len(tokens[i]) <= MAX_TOKEN_BYTES}  # longer ones are refused when read
-    if merges_by_rank(ids) == vocabulary.merges:
-        merged = {tokens[left] + tokens[right] for left, right in vocabulary.merges}
-        return [i for token, i in ids.items() if len(token) > 1 and token not in merged]
-    ranks = {pair: rank for rank, pair in enumerate(vocabulary.merges)}
-    return [i for token, i in ids.items() if not _merges_to_one(token, ids, ranks)]
-
-
-def _merges_to_one(token: bytes, ids: dict[bytes, int], ranks: dict[MergePair, int]) -> bool:
-    parts = [ids.get(token[k : k + 1], -1) for k in range(len(token))]
-    texts = [token[k : k + 1] for k in range(len(token))]
-    while len(parts) > 1:
-        best = min(pairwise(parts), key=lambda pair: ranks.get(pair, len(ranks)))
-        if best not in ranks:
-            return False
-        place = [*pairwise(parts)].index(best)
-        texts[place : place + 2] = [texts[place] + texts[place + 1]]
-        parts[place : place + 2] = [ids[texts[place]]]
-    return True
+    pieces = {i: id_to_piece(vocabulary, i) for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
+    ids = {piece: i for i, piece in pieces.items()}
+    pairs = [(pieces[left], pieces[right]) for left, right in vocabulary.merges if left in pieces and right in pieces]
+    model = models.BPE(ids, [pair for pair in pairs if "".join(pair) in ids])
+    return [i for i, piece in pieces.items() if [token.id for token in model.tokenize(piece)] != [i]]
 
 
 def id_to_piece(vocabulary: Vocabulary, i: int) -> str:

@@ -28,8 +28,6 @@ NO_RANK = -1e6  # score of tokens without a rank, such as single bytes and contr
 
 
 class Kind(IntEnum):
-    """What an id stands for."""
-
     NORMAL = 0
     CONTINUATION = 1  # only inside a word: its text follows other text of the same piece
     FALLBACK = 2  # one byte, for text that no other entry covers
@@ -88,12 +86,10 @@ class Vocabulary:
 
     @property
     def num_text(self) -> int:
-        """The number of ids that text can produce."""
         return len(self.text_ids)
 
     @cached_property
     def has_longer_tokens(self) -> bool:
-        """Whether text can produce tokens of more than one byte."""
         return any(len(self.tokens[i]) > 1 for i in self.text_ids)
 
     @property
@@ -120,7 +116,6 @@ class Vocabulary:
 
     @cached_property
     def handling(self) -> dict[str, Any]:
-        """What `special_handling` says."""
         return dict(json.loads(self.special_handling or "{}"))
 
     @property
@@ -142,7 +137,6 @@ class Vocabulary:
 
     @cached_property
     def has_unused_names(self) -> bool:
-        """Whether chatmill has added unused ids."""
         return any(token.startswith(UNUSED_PREFIX.encode()) for token in self.tokens)
 
     @cached_property
