@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation import LossKind, Segment, spans
+from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
@@ -107,6 +107,13 @@ class ChatTokenizer:
         encoded: list[list[int]] = [ids.tolist() for ids in self._backend.encode(texts)]
         return encoded[0] if isinstance(text, str) else encoded
 
+    def encode_conversation(
+        self, conversation: Conversation, template: TemplateName = "chatml"
+    ) -> tuple[list[int], list[bool]]:
+        """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
+        ids, losses = self.encode_segments(conversation_segments(conversation, template))
+        return ids, [loss == LossKind.TRAINED for loss in losses]
+
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
         ids: list[int] = []
@@ -173,7 +180,11 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""
-        return b"".join(map(self.token_bytes.__getitem__, ids)).decode(errors="replace")
+        return self.decode_bytes(ids).decode(errors="replace")
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The exact bytes of ids, control tokens as their names."""
+        return b"".join(map(self.token_bytes.__getitem__, ids))
 
 
 def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:
