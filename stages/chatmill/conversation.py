@@ -210,12 +210,9 @@ class Record:
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
-        if self.skill is not None:
-            fields["skill"] = self.skill
-        if self.train is not None:
-            fields["train"] = self.train
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+        fields = {"source": self.source, "group": self.group, "text": self.text, "skill": self.skill}
+        fields |= {} if self.train is None else {"train": self.train}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def parse_record(line: bytes) -> Record:

@@ -61,7 +61,7 @@ class Example:
 
     place: str
     group: str | None
-    turns: Sequence[Turn]
+    turns: list[Turn]
     skill: dict[str, Any] | None = None
     dropped: Sequence[Dropped] = ()
     notes: Sequence[str] = ()
