@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.datasets.formats.containers import files_of, object_rows, rows_of
+from chatmill.datasets.formats.containers import files_of, object_rows, pyarrow_errors, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_entries, open_decompressed, separator_of
 
@@ -56,14 +56,11 @@ _UNREADABLE = {
 
 
 class FileKind(NamedTuple):
-    """What a file is, in words: `CSV, separated by commas, compressed by gzip`."""
+    """What a file is."""
 
     container: Container
     separator: str = ""  # of a table, such as `commas`
     compression: str = ""  # such as `gzip`
-
-    def __str__(self) -> str:
-        return in_words([self])
 
     @property
     def content(self) -> "FileKind":
@@ -241,14 +238,13 @@ def fill(sample: Sample, every: list[Path]) -> None:
 
 
 def _read_text(sample: Sample) -> None:
-    files = evenly(sample.files, MAX_FILES)
-    texts = [first_text(file) for file in files]
+    texts = [first_text(file) for file in sample.read]
     sample.rows = [paragraph for text in texts for paragraph in paragraphs_of(text)]
     count = sum(text.count("\n") + (not text.endswith("\n")) for text in texts)
     size, sizes = sum(map(num_bytes, texts)), [_unpacked_bytes(file) for file in sample.files]
     sample.is_complete = len(sample.files) <= MAX_FILES and max(sizes) < _TEXT_BYTES
     sample.entries = count if sample.is_complete else round(sum(sizes) * count / max(1, size))
-    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(files))
+    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(sample.read))
 
 
 def _read_rows(sample: Sample) -> None:
@@ -338,10 +334,7 @@ def _unpacked_bytes(file: Path) -> int:
 
 
 def _parquet_rows(file: Path) -> int:
-    """The number of its rows. Raises ValueError for a damaged file."""
-    from pyarrow import ArrowException, parquet
+    with pyarrow_errors(file, "a Parquet"):
+        from pyarrow import parquet
 
-    try:
         return int(parquet.read_metadata(file).num_rows)
-    except ArrowException as error:
-        raise ValueError(f"{file}: damaged, or not Parquet: {error}") from error

@@ -100,7 +100,7 @@ def _rows(file: Path, columns: set[str], *, parsed: bool = True) -> Iterator[Raw
 
 
 @contextmanager
-def _pyarrow(file: Path, kind: str) -> Iterator[None]:
+def pyarrow_errors(file: Path, kind: str) -> Iterator[None]:
     """Raises ValueError where pyarrow is missing, or cannot read the file."""
     try:
         import pyarrow
@@ -119,7 +119,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
-    with _pyarrow(file, "a Parquet"):
+    with pyarrow_errors(file, "a Parquet"):
         from pyarrow import parquet
 
         with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
@@ -133,7 +133,7 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
 
 def _arrow_rows(file: Path) -> Iterator[RawRow]:
     """The rows of an Arrow file, which is Feather 2, or of an Arrow stream, which `datasets` writes."""
-    with _pyarrow(file, "an Arrow"):
+    with pyarrow_errors(file, "an Arrow"):
         from pyarrow import OSFile, ipc
 
         with OSFile(str(file)) as source:
