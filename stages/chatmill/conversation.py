@@ -42,8 +42,6 @@ _TOOL = re.compile(rf"<\|python_start\|>{_PLAIN}<\|python_end\|>(?:<\|output_sta
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a message: text, a tool call, or a tool output."""
-
     kind: Literal["text", "call", "output"]
     text: str
 
@@ -87,12 +85,10 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The original of an escaped text."""
     return text.replace("<\\", "<")
 
 
 def render_message(message: Message) -> str:
-    """One message as ChatML, escaped."""
     return f"{IM_START}{message.role}\n{''.join(map(_render_part, message.parts))}{IM_END}\n"
 
 

@@ -170,7 +170,6 @@ def _longest(conversation: Conversation) -> int:
 
 
 def _longest_run(text: str) -> str:
-    """The longest run of equal characters or of whitespace; empty if none has 16."""
     return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
 
 
@@ -185,8 +184,6 @@ GENERATED = ("skills", "talk", "hub")  # have no files of rows
 
 @dataclass
 class Written:
-    """The number of records that were written, and what is to be told about the others."""
-
     records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
     first: dict[str, list[Reject]] = field(default_factory=dict)  # rejects by reason
@@ -205,7 +202,6 @@ class Written:
 
 
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
-    """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     result, workers = Written(), 1
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))

@@ -62,8 +62,6 @@ class Tally:
 
 
 class RepairRules(NamedTuple):
-    """How conversations are repaired."""
-
     assistant_first: Literal["drop", "keep"] = "drop"  # keep: as context that is not trained
     same_role: Literal["join", "reject"] = "join"
     join_with: str = "\n\n"
@@ -186,8 +184,6 @@ def redact(turns: Sequence[Turn], names: Sequence[str]) -> tuple[list[Turn], lis
 
 
 class SourceParameters(BaseModel, extra="forbid", frozen=True):
-    """Where a dataset is, what it looks like, and how much of it is read."""
-
     path: Path  # a file or a folder
     format: str
     files: str | list[str] = "*"  # patterns of the files in a folder
@@ -219,12 +215,10 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns of the files in a folder."""
         return [self.files] if isinstance(self.files, str) else self.files
 
     @property
     def mapping(self) -> TableMapping | None:
-        """The mapping of columns, if there is one."""
         if self.columns is None:
             return None
         return TableMapping(
@@ -237,5 +231,4 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
 
     @property
     def rules(self) -> RepairRules:
-        """How conversations are repaired."""
         return RepairRules(self.assistant_first, self.same_role, self.join_with)

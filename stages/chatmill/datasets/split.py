@@ -47,7 +47,6 @@ def column_group(value: str) -> str:
 
 
 def is_by_column(group: str) -> bool:
-    """Whether a column of groups named the group."""
     return _without_side(group).startswith(_BY_COLUMN)
 
 

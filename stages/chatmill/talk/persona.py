@@ -179,8 +179,6 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """The content of the file, parsed and checked."""
-
     file: Path
     words: Words
     intents: tuple[Exchange, ...]

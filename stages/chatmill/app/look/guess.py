@@ -31,7 +31,6 @@ class Guess:
     doubts: list[str] = field(default_factory=list)
 
     def section(self) -> dict[str, Any]:
-        """The keys of the section that it needs."""
         found = {key: value for key, value in vars(self).items() if value and key != "doubts"}
         if self.roles:
             found["roles"] = {role: names[0] if len(names) == 1 else names for role, names in self.roles.items()}
@@ -86,7 +85,6 @@ def are_identifiers(found: Sequence[Any]) -> bool:
 
 
 def mean_length(texts: Iterable[Any]) -> float:
-    """The mean number of characters."""
     lengths = [len(str(text)) for text in texts]
     return sum(lengths) / len(lengths) if lengths else 0.0
 

@@ -27,8 +27,6 @@ _MAX_GUESSES = 3  # that are tried
 
 @dataclass
 class Trial:
-    """What a section gives on a sample."""
-
     guess: Guess
     records: list[Record] = field(default_factory=list)
     entries: int = 0
@@ -40,7 +38,6 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """The share of entries that are kept."""
         return len(self.records) / self.entries if self.entries else 0.0
 
 
@@ -277,7 +274,6 @@ def _in_words(guess: Guess) -> str:
 
 
 def section_text(sample: Sample, trial: Trial) -> str:
-    """The section as YAML."""
     content: dict[str, Any] = {"path": sample.path.as_posix(), "format": trial.guess.format}
     if (patterns := _patterns(sample)) and trial.guess.format not in EXPORTS:
         content["files"] = patterns if len(patterns) > 1 else patterns[0]

@@ -199,7 +199,6 @@ def _no_column(values: Values, all_values: Values) -> str:
 
 
 def _of_texts(texts: list[str], column: str) -> list[Guess]:
-    """The guesses of texts. Raises NoGuessError."""
     for guess in (marked(texts), separated(texts)):
         if guess is not None:
             guess.columns = {"messages": column}

@@ -18,8 +18,6 @@ from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_ent
 
 
 class Container(Enum):
-    """What holds the rows or the text of a file, in words."""
-
     JSON_LINES = "JSON lines"
     JSON_ARRAY = "a JSON array"
     JSON_OBJECT = "a JSON object"
@@ -56,8 +54,6 @@ _UNREADABLE = {
 
 
 class FileKind(NamedTuple):
-    """What a file is."""
-
     container: Container
     separator: str = ""  # of a table, such as `commas`
     compression: str = ""  # such as `gzip`
@@ -69,12 +65,10 @@ class FileKind(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether it has no rows but text."""
         return self.container in (Container.TEXT, Container.MARKDOWN)
 
     @property
     def is_json(self) -> bool:
-        """Whether its rows are JSON."""
         return self.container.name.startswith("JSON")
 
 
@@ -171,7 +165,6 @@ class Sample:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
         return sum(file.stat().st_size for file in self.files)
 
 
@@ -221,7 +214,6 @@ def _kinds(files: list[Path]) -> tuple[dict[Path, FileKind], dict[Path, str]]:
 
 
 def evenly(files: list[Path], count: int) -> list[Path]:
-    """At most so many of the files, evenly."""
     step = max(1, (len(files) - 1) / max(1, count - 1))
     return [files[round(i * step)] for i in range(min(count, len(files)))]
 
@@ -290,7 +282,6 @@ def first_text(file: Path) -> str:
 
 
 def paragraphs_of(text: str) -> list[str]:
-    """The parts of a text between blank lines."""
     return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", text) if paragraph.strip()]
 
 

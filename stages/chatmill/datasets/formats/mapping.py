@@ -120,8 +120,6 @@ class Columns(_Section):
 
 
 class TableMapping(_Section):
-    """A mapping of rows to conversations."""
-
     columns: Columns
     roles: Roles = {}
     first: Literal["user", "assistant"] | None = None  # who begins where texts alternate, or names are not in roles

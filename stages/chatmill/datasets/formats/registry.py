@@ -32,7 +32,6 @@ class Dataset(NamedTuple):
     convert: Callable[[RawRow], Example | Reject] | None = None
 
     def item(self, row: RawRow | Example | Document | Reject) -> Example | Document | Reject:
-        """What a row becomes."""
         if not isinstance(row, tuple):
             return row
         assert self.convert is not None
@@ -41,8 +40,6 @@ class Dataset(NamedTuple):
 
 
 class DatasetFormat(NamedTuple):
-    """The functions that read the rows of a file, and convert one."""
-
     rows: Rows
     convert: Convert
 
@@ -191,7 +188,6 @@ class Descriptor(StrictModel):
 
     @property
     def mapping(self) -> TableMapping | None:
-        """The mapping of its columns, if it has one."""
         return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
 
 

@@ -113,7 +113,6 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
 
 
 def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
-    """The lines with more than white space."""
     return (row for row in lines(file) if isinstance(row, Reject) or row[1].strip())
 
 

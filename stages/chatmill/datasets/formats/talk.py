@@ -55,7 +55,6 @@ class HeldBackTalks:
         self._kinds: cycle[Callable[[], HeldBackTalk]] = cycle(kinds)
 
     def draw(self) -> HeldBackTalk:
-        """The next conversation."""
         return next(self._kinds)()
 
     def _first(self) -> HeldBackTalk:
@@ -156,8 +155,6 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
 
 
 class KnownTalks:
-    """Draws conversations of known phrasings."""
-
     def __init__(self, persona: Persona, random: Random) -> None:
         self._persona, self._random = persona, random
         self._intents = Choices(persona.intents)
