@@ -84,7 +84,7 @@ def _entries(
         return
     extent = Extent(*map(sum, zip(extent_of(item.turns), *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
-    repaired = repair(item.turns, parameters.rules)
+    repaired = repair(item.turns, parameters)
     turns, rules = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
@@ -101,7 +101,7 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
     conversation = [turn.message for turn in turns]
     try:
         if turns is not item.turns:  # else it is regular
-            check_turns(conversation, opening=parameters.rules.assistant_first == "keep")
+            check_turns(conversation, opening=parameters.assistant_first == "keep")
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
         return Reject(item.place, reason, str(error))
