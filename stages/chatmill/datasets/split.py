@@ -29,8 +29,7 @@ def fixed_side(group: str) -> SplitName | None:
 
 
 def _without_side(group: str) -> str:
-    side, slash, rest = group.partition("/")
-    return rest if slash and side in _SIDES else group
+    return group.removeprefix(f"{fixed_side(group)}/")
 
 
 def on_side(group: str, side: SplitName) -> str:

@@ -124,7 +124,7 @@ def propose(sample: Sample) -> Trial:
         sample.limit = _FEW
     if guesses[0].format == "hub":
         return Trial(guesses[0])
-    trial = best_trial([guess for guess in guesses if _is_valid(guess)] or guesses, sample)
+    trial = best_trial(guesses, sample)
     if trial.problem and not trial.records:
         raise NoGuessError(trial.problem)
     if not trial.records:
@@ -233,14 +233,6 @@ def _of_object(rows: list[Any], file: Path) -> Guess:
         if guess.format == "chitchat" or object_rows(file) is None:
             return guess
     raise NoGuessError("one JSON object that holds rows: they are read where the name of the file ends in .json")
-
-
-def _is_valid(guess: Guess) -> bool:
-    try:
-        parameters_of(guess, Path())
-    except ValueError:
-        return False
-    return True
 
 
 def _doubts(trial: Trial) -> list[str]:
