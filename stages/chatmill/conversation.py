@@ -206,8 +206,9 @@ class Record:
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        fields = {"source": self.source, "group": self.group, "text": self.text, "skill": self.skill}
-        fields |= {} if self.train is None else {"train": self.train}
+        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text, "skill": self.skill}
+        if self.train is not None:
+            fields["train"] = self.train
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 

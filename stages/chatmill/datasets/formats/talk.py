@@ -48,8 +48,8 @@ class HeldBackTalks:
         self._counts = Counter[object]()
         later = [self._later] * 2 if len(self._by_turn) > 1 else []
         first, noisy = (partial(self._exchange, 1, is_noisy=is_noisy) for is_noisy in (False, True))
-        kinds = [first, noisy, *later, *([self._recall] if persona.facts else [])]
-        self._kinds: cycle[Callable[[], HeldBackTalk]] = cycle(kinds)
+        kinds: list[Callable[[], HeldBackTalk]] = [first, noisy, *later, *([self._recall] if persona.facts else [])]
+        self._kinds = cycle(kinds)
 
     def draw(self) -> HeldBackTalk:
         return next(self._kinds)()
