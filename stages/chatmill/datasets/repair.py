@@ -19,6 +19,8 @@ from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
 
 
 class SourceParameters(BaseModel, extra="forbid", frozen=True):
+    """Where a dataset is, what it looks like, and how much of it is read."""
+
     path: Path  # a file or a folder
     format: str
     files: str | list[str] = "*"  # patterns of the files in a folder
