@@ -86,9 +86,7 @@ def test_records_are_read_back_and_a_bad_line_is_named(tmp_path):
     plain, chosen = Record("talk", "talk/1", text), Record("talk", "talk/1", text, {"kind": "a"}, [None, False])
     file.write_text(plain.to_json() + chosen.to_json() + '{"text": 1}\n', encoding="utf-8")
     assert (
-        "train" not in plain.to_json()
-        and "naïve 🙂" in plain.to_json()
-        and '"train": [null, false]' in chosen.to_json()
+        "train" not in plain.to_json() and "naïve 🙂" in plain.to_json() and '"train":[null,false]' in chosen.to_json()
     )
     records = read_records(file)
     assert [next(records), next(records)] == [plain, chosen] and text_hash("naïve") == 0xBEF26892EEEB4CDC  # b2sum's

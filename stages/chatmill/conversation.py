@@ -42,8 +42,6 @@ _TOOL = re.compile(rf"<\|python_start\|>{_PLAIN}<\|python_end\|>(?:<\|output_sta
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a message: text, a tool call, or a tool output."""
-
     kind: Literal["text", "call", "output"]
     text: str
 
@@ -87,12 +85,10 @@ def escape(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The original of an escaped text."""
     return text.replace("<\\", "<")
 
 
 def render_message(message: Message) -> str:
-    """One message as ChatML, escaped."""
     return f"{IM_START}{message.role}\n{''.join(map(_render_part, message.parts))}{IM_END}\n"
 
 
@@ -210,12 +206,10 @@ class Record:
 
     def to_json(self) -> str:
         """The record as one line, newline included."""
-        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text}
-        if self.skill is not None:
-            fields["skill"] = self.skill
+        fields: dict[str, Any] = {"source": self.source, "group": self.group, "text": self.text, "skill": self.skill}
         if self.train is not None:
             fields["train"] = self.train
-        return json.dumps(fields, ensure_ascii=False) + "\n"
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def parse_record(line: bytes) -> Record:

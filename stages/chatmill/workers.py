@@ -34,7 +34,6 @@ class FileRange(NamedTuple):
         return f"{self.file}, bytes {self.start:,} to {self.end:,}"
 
     def lines(self) -> Iterator[bytes]:
-        """The lines, each complete."""
         with self.file.open("rb") as stream:
             stream.seek(max(self.start - 1, 0))
             position = self.start - 1 + len(stream.readline()) if self.start else 0

@@ -3,15 +3,19 @@ from hypothesis import strategies as st
 
 from chatmill.conversation import Message, check_turns
 from chatmill.datasets.formats.example import as_turns
-from chatmill.datasets.repair import RepairRules, repair
+from chatmill.datasets.repair import SourceParameters, repair
 
 
 def turns(*said):
     return as_turns(Message.from_text(role, text) for role, text in said)
 
 
+def parameters(**rules):
+    return SourceParameters(path="raw", format="messages", **rules)
+
+
 def repaired(*said, **rules):
-    result = repair(turns(*said), RepairRules(**rules))
+    result = repair(turns(*said), parameters(**rules))
     conversation = [(turn.message.role, turn.message.text) for turn in result.turns]
     return conversation, [(part.reason, part.extent) for part in result.dropped], result.rules
 
@@ -38,7 +42,7 @@ def test_messages_of_one_speaker_are_joined():
 
 def test_a_greeting_of_the_assistant_is_left_out_or_not_trained():
     assert repaired(("assistant", "Welcome"), *PAIR) == ([*PAIR], [("assistant_first", (1, 7))], [])
-    result = repair(turns(("assistant", "Welcome"), *PAIR), RepairRules(assistant_first="keep"))
+    result = repair(turns(("assistant", "Welcome"), *PAIR), parameters(assistant_first="keep"))
     assert [(turn.message.text, turn.train) for turn in result.turns] == [
         ("Welcome", False),
         ("Hi", None),
@@ -52,7 +56,7 @@ SAID = st.tuples(st.sampled_from(["system", "user", "assistant"]), st.sampled_fr
 
 @given(st.lists(SAID, max_size=8))
 def test_a_repaired_conversation_takes_turns_unless_a_message_is_blank(said):
-    result = repair(turns(*said), RepairRules())
+    result = repair(turns(*said), parameters())
     conversation = [turn.message for turn in result.turns]
     if (
         all(message.text.strip() for message in conversation)

@@ -234,12 +234,10 @@ def count_rejects(file: Path) -> dict[str, int]:
 
 
 def read_counts(file: Path) -> dict[str, Any]:
-    """What prepare counted of the source of a prepared file."""
     return dict(read_json(file.with_suffix(".manifest.json"))["counts"])
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
-    """The number of records in each state, and their bytes of text."""
     counts, sizes = np.zeros(STATES, np.int64), np.zeros(STATES, np.int64)
     with (folder / "states").open("rb") as states, (folder / "sizes").open("rb") as bytes_of_text:
         while block := states.read(1 << 20):

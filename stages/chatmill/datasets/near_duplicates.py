@@ -80,7 +80,6 @@ class ComparedText:
         self.numbers = _NUMBER.findall(" ".join(self.words))
 
     def resembles(self, other: "ComparedText") -> bool:
-        """Whether the two are near-duplicates."""
         if self.numbers != other.numbers or _similarity(self.shingles, other.shingles) < SIMILAR:
             return False
         answers, others = self._answers(), other._answers()
@@ -169,7 +168,6 @@ class RecordFiles(NamedTuple):
         return np.memmap(self.folder / "positions", np.uint64, "r")
 
     def starts(self) -> list[int]:
-        """The byte at which each file begins."""
         return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
 
     @contextmanager
@@ -200,7 +198,6 @@ def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map:
 
 
 def _similar_pairs(shard: Path, *, records: RecordFiles) -> Pairs:
-    """The near-duplicates among the records that share a key of a shard."""
     candidates = _candidates(np.fromfile(shard, KEY_DTYPE), records)
     with records.reader() as text:
         similar = [text(one).resembles(text(other)) for one, other in candidates.tolist()]

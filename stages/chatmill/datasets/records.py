@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -28,7 +28,7 @@ from chatmill.conversation import (
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
 from chatmill.datasets.formats.registry import Dataset, open_dataset
-from chatmill.datasets.repair import Repaired, SourceParameters, Tally, redact, repair
+from chatmill.datasets.repair import SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
 from chatmill.personal_data import redacted
 from chatmill.pipeline.outputs import SCRATCH
@@ -82,12 +82,10 @@ def _entries(
     if isinstance(item, Document):
         yield _document(item, source, parameters, tally)
         return
-    extent = extent_of(item.turns)
-    if item.dropped:
-        extent = Extent(*map(sum, zip(extent, *(part.extent for part in item.dropped), strict=True)))
+    extent = Extent(*map(sum, zip(extent_of(item.turns), *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
-    repaired = repair(item.turns, parameters.rules)
-    turns, _, rules = redact(repaired.turns, item.names) if parameters.redact else Repaired(repaired.turns, [], [])
+    repaired = repair(item.turns, parameters)
+    turns, rules = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
         yield Reject(entry.place, entry.reason, entry.detail, *extent)
@@ -103,7 +101,7 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
     conversation = [turn.message for turn in turns]
     try:
         if turns is not item.turns:  # else it is regular
-            check_turns(conversation, opening=parameters.rules.assistant_first == "keep")
+            check_turns(conversation, opening=parameters.assistant_first == "keep")
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
         return Reject(item.place, reason, str(error))
@@ -172,7 +170,6 @@ def _longest(conversation: Conversation) -> int:
 
 
 def _longest_run(text: str) -> str:
-    """The longest run of equal characters or of whitespace; empty if none has 16."""
     return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
 
 
@@ -187,8 +184,6 @@ GENERATED = ("skills", "talk", "hub")  # have no files of rows
 
 @dataclass
 class Written:
-    """The number of records that were written, and what is to be told about the others."""
-
     records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
     first: dict[str, list[Reject]] = field(default_factory=dict)  # rejects by reason
@@ -196,14 +191,7 @@ class Written:
     unknown_roles: Counter[str] = field(default_factory=Counter)  # by what is said of them
     tally: Tally = field(default_factory=Tally)
 
-    def add_record(self, record: Record) -> None:
-        """Count a record."""
-        self.records += 1
-        for name in tools_of(record):
-            self.tools[name] += 1
-
     def add_reject(self, reject: Reject) -> None:
-        """Count a reject."""
         if not reject.part:
             self.reasons[reject.reason] += 1
         if reject.reason == "unknown_role" and len(self.unknown_roles) < MAX_UNKNOWN_ROLES:
@@ -212,19 +200,8 @@ class Written:
         if len(first) < FIRST_REJECTS:
             first.append(reject)
 
-    def add(self, other: "Written") -> None:
-        """Count what follows."""
-        self.records += other.records
-        self.reasons.update(other.reasons)
-        for reason, rejects in other.first.items():
-            self.first[reason] = [*self.first.get(reason, []), *rejects][:FIRST_REJECTS]
-        self.tools.update(other.tools)
-        self.unknown_roles.update(other.unknown_roles)
-        self.tally.add(other.tally)
-
 
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
-    """Write the records of a dataset, and a line for each entry or part of it that is rejected."""
     result, workers = Written(), 1
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
@@ -232,47 +209,44 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     dataset = dataset_of(parameters)
     rows = iter(progress(dataset.rows, f"prepare {source}"))
     batches = iter(lambda: list(islice(rows, BATCH_ROWS)), [])
-    item = dataset.item if workers == 1 else None
-    convert = partial(_convert, source=source, parameters=parameters, item=item)
+    convert = partial(_convert, source=source, parameters=parameters)
     with worker_pool(workers) as ordered_map, conversations.open("wb") as out, rejects.open("wb") as rejected:
-        for written, lines, reject_lines in ordered_map(convert, batches):
-            out.writelines(lines)
-            rejected.writelines(reject_lines)
-            result.add(written)
+        for tally, entries in ordered_map(convert, batches):
+            result.tally.add(tally)
+            for entry, line in entries:
+                if isinstance(entry, Reject):
+                    rejected.write(line)
+                    result.add_reject(entry)
+                else:
+                    out.write(line)
+                    result.records += 1
+                    result.tools.update(entry)
     return result
 
 
 def _convert(
-    rows: list[Any], *, source: str, parameters: SourceParameters, item: Callable[[Any], Any] | None
-) -> tuple[Written, list[bytes], list[bytes]]:
-    """The lines of the records and of the rejects of some rows; a worker has a dataset of its own."""
-    written, lines, reject_lines = Written(), list[bytes](), list[bytes]()
-    item = item or _dataset(parameters.model_dump_json()).item
+    rows: list[Any], *, source: str, parameters: SourceParameters
+) -> tuple[Tally, list[tuple[Reject | list[str], bytes]]]:
+    """Each reject of some rows, and for each record the tools that it declares, with their lines."""
+    tally, result = Tally(), list[tuple[Reject | list[str], bytes]]()
+    item = _dataset(parameters.model_dump_json()).item
     for row in rows:
-        for entry in entries_of(item(row), source, parameters, written.tally):
+        for entry in entries_of(item(row), source, parameters, tally):
             if isinstance(entry, Record):
-                lines.append(_line(entry))
-                written.add_record(entry)
+                result.append((_tools_of(entry), entry.to_json().encode()))
             else:
-                reject_lines.append(to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n")
-                written.add_reject(entry)
-    return written, lines, reject_lines
+                result.append((entry, to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n"))
+    return tally, result
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # each process converts by a dataset of its own
 def _dataset(parameters: str) -> Dataset:
     return dataset_of(SourceParameters.model_validate_json(parameters))
 
 
-def tools_of(record: Record) -> list[str]:
-    """The names of the tools that a record declares."""
+def _tools_of(record: Record) -> list[str]:
     first, _, _ = record.text.partition(f"{IM_END}\n")
     return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
-
-
-def _line(record: Record) -> bytes:
-    fields = {"source": record.source, "group": record.group, "text": record.text, "skill": record.skill}
-    return to_json(fields | ({"train": record.train} if record.train else {})) + b"\n"
 
 
 def _in_utf8(name: str) -> str:

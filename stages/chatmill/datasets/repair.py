@@ -7,198 +7,13 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from chatmill.conversation import Message, Part
+from chatmill.conversation import Message, Part, check_turns
 from chatmill.datasets.formats.chat_logs import LOGS
 from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, extent_of, join_texts, num_bytes
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
 from chatmill.personal_data import redacted
 from chatmill.pipeline.params_file import Fraction, NonNegativeInt, PositiveInt
-
-# Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text.
-
-
-class Tally:
-    """The messages and bytes of a dataset by what became of them, and its conversations by the rules of their repair.
-
-    What was read is counted before the repair, so that nothing can get lost in it.
-    """
-
-    def __init__(self) -> None:
-        self._counts = {name: Counter[str]() for name in Extent._fields}
-        self._rejected = {name: Counter[str]() for name in Extent._fields}
-        self._repaired = Counter[str]()
-
-    def read(self, extent: Extent) -> None:
-        """Count what an entry holds."""
-        self._counts["messages"]["read"] += extent.messages
-        self._counts["bytes"]["read"] += extent.bytes
-
-    def keep(self, extent: Extent, rules: Iterable[str]) -> None:
-        """Count what remains of a conversation, and the rules of its repair."""
-        self._counts["messages"]["kept"] += extent.messages
-        self._counts["bytes"]["kept"] += extent.bytes
-        for rule in rules:
-            self._repaired[rule] += 1
-
-    def reject(self, reject: Reject) -> None:
-        """Count what was left out."""
-        self._rejected["messages"][reject.reason] += reject.messages
-        self._rejected["bytes"][reject.reason] += reject.bytes
-
-    def add(self, other: "Tally") -> None:
-        """Count what another part of the dataset holds."""
-        for own, more in ((self._counts, other._counts), (self._rejected, other._rejected)):
-            for name in Extent._fields:
-                own[name].update(more[name])
-        self._repaired.update(other._repaired)
-
-    def content(self) -> dict[str, Any]:
-        """The counts, as `messages`, `bytes` and `repaired`."""
-        result: dict[str, Any] = {}
-        for name, counts in self._counts.items():
-            rejected = dict(sorted(self._rejected[name].items()))
-            assert counts["read"] == counts["kept"] + sum(rejected.values()), f"{name}: {counts}, {rejected}"
-            result[name] = {"read": counts["read"], "kept": counts["kept"], "rejected": rejected}
-        return result | {"repaired": dict(sorted(self._repaired.items()))}
-
-
-# Repairs conversations by rule so that the user and the assistant take turns; what is left out is counted.
-
-
-class RepairRules(NamedTuple):
-    """How conversations are repaired."""
-
-    assistant_first: Literal["drop", "keep"] = "drop"  # keep: as context that is not trained
-    same_role: Literal["join", "reject"] = "join"
-    join_with: str = "\n\n"
-
-
-class Repaired(NamedTuple):
-    """A conversation after its repair, what was left out, and the names of the rules that changed it."""
-
-    turns: Sequence[Turn]
-    dropped: list[Dropped]
-    rules: list[str]
-
-
-class _Draft(NamedTuple):
-    turns: list[Turn]
-    dropped: list[Dropped]
-    rules: list[str]
-
-
-def repair(turns: Sequence[Turn], rules: RepairRules) -> Repaired:
-    """The repaired conversation; where no rule applies, it stays as it is."""
-    if is_regular(turns):
-        return Repaired(turns, [], [])
-    result = _Draft(list(turns), [], [])
-    _end_with_answer(result)
-    for step in () if is_regular(result.turns) else (_system_first, _join_same_role, _assistant_first):
-        step(result, rules)
-    return Repaired(*result)
-
-
-def is_regular(turns: Sequence[Turn]) -> bool:
-    """Whether the roles are [system], user, assistant, user, assistant … and no message is blank."""
-    roles = [turn.message.role for turn in turns]
-    start = int(roles[:1] == ["system"])
-    if len(roles) < 2 or roles[start:] != ["user", "assistant"] * ((len(roles) - start) // 2):
-        return False
-    for turn in turns:
-        for part in turn.message.parts:
-            if part.text and not part.text.isspace():
-                break
-        else:
-            return False
-    return True
-
-
-def _is_blank(turn: Turn) -> bool:
-    return not any(part.text.strip() for part in turn.message.parts)
-
-
-def _drop(result: _Draft, turn: Turn, reason: str) -> None:
-    result.dropped.append(Dropped(reason, extent_of([turn]), f"{turn.message.role}: {turn.message.text[:60]!r}"))
-
-
-def _note(result: _Draft, rule: str) -> None:
-    if rule not in result.rules:
-        result.rules.append(rule)
-
-
-def _system_first(result: _Draft, rules: RepairRules) -> None:
-    systems = [turn for turn in result.turns if turn.message.role == "system"]
-    others = [turn for turn in result.turns if turn.message.role != "system"]
-    late = any(turn.message.role == "system" for turn in result.turns[1:])
-    for turn in filter(_is_blank, systems):
-        _drop(result, turn, "empty_system")
-    systems = [turn for turn in systems if not _is_blank(turn)]
-    if late and systems:
-        _note(result, "late_system")
-    result.turns[:] = ([_joined(systems, rules.join_with)] if systems else []) + others
-
-
-def _join_same_role(result: _Draft, rules: RepairRules) -> None:
-    """Join messages of one speaker in a row; blank ones among them are left out."""
-    runs: list[list[Turn]] = []
-    for turn in result.turns:
-        if runs and runs[-1][0].message.role == turn.message.role:
-            runs[-1].append(turn)
-        else:
-            runs.append([turn])
-    turns: list[Turn] = []
-    for run in runs:
-        blank = [turn for turn in run if _is_blank(turn)]
-        filled = [turn for turn in run if not _is_blank(turn)] or [blank.pop(0)]
-        for turn in blank:
-            _drop(result, turn, "empty_turn")
-        if len(filled) > 1 and rules.same_role == "join" and len({turn.train for turn in filled}) == 1:
-            _note(result, "same_role")
-            filled = [_joined(filled, rules.join_with)]
-        turns += filled
-    result.turns[:] = turns
-
-
-def _joined(turns: Sequence[Turn], separator: str) -> Turn:
-    between = [Part("text", separator)] if separator else []
-    parts = join_texts(part for number, turn in enumerate(turns) for part in (*between[:number], *turn.message.parts))
-    added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)
-    return Turn(Message(turns[0].message.role, parts), sum(turn.messages for turn in turns), turns[0].train, added)
-
-
-def _assistant_first(result: _Draft, rules: RepairRules) -> None:
-    """Leave out a message of the assistant before the first one of the user, or keep it untrained."""
-    start = 1 if result.turns and result.turns[0].message.role == "system" else 0
-    if len(result.turns) <= start or result.turns[start].message.role != "assistant":
-        return
-    if rules.assistant_first == "keep" and not _is_blank(result.turns[start]):
-        result.turns[start] = result.turns[start]._replace(train=False)
-        _note(result, "assistant_first")
-    else:
-        _drop(result, result.turns.pop(start), "assistant_first")
-
-
-def _end_with_answer(result: _Draft) -> None:
-    """Leave out what follows the last answer; a conversation without answers stays as it is."""
-    answers = [i for i, turn in enumerate(result.turns) if turn.message.role == "assistant"]
-    end = answers[-1] + 1 if answers else 0
-    if any(turn.message.role == "user" for turn in result.turns[:end]):
-        for turn in result.turns[end:]:
-            _drop(result, turn, "after_last_answer")
-        del result.turns[end:]
-
-
-def redact(turns: Sequence[Turn], names: Sequence[str]) -> Repaired:
-    """The conversation with stand-ins for personal data and the names of speakers, and of what, as rules."""
-    rules, result = list[str](), list[Turn]()
-    for turn in turns:
-        texts = [redacted(part.text, names, rules) for part in turn.message.parts]
-        parts = tuple(Part(part.kind, text) for part, text in zip(turn.message.parts, texts, strict=True))
-        changed = turn._replace(message=Message(turn.message.role, parts))
-        result.append(changed._replace(added=turn.added + extent_of([changed]).bytes - extent_of([turn]).bytes))
-    return Repaired(result, [], rules)
-
 
 # The parameters of a dataset: an entry of the section prepare of params.yaml; data/README.md describes each.
 
@@ -237,12 +52,10 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
 
     @property
     def patterns(self) -> list[str]:
-        """The patterns of the files in a folder."""
         return [self.files] if isinstance(self.files, str) else self.files
 
     @property
     def mapping(self) -> TableMapping | None:
-        """The mapping of columns, if there is one."""
         if self.columns is None:
             return None
         return TableMapping(
@@ -253,7 +66,161 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
             languages=None if self.languages is None else tuple(self.languages),
         )
 
-    @property
-    def rules(self) -> RepairRules:
-        """How conversations are repaired."""
-        return RepairRules(self.assistant_first, self.same_role, self.join_with)
+
+# Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text.
+
+
+class Tally:
+    """The messages and bytes of a dataset by what became of them, and its conversations by the rules of their repair.
+
+    What was read is counted before the repair, so that nothing can get lost in it.
+    """
+
+    def __init__(self) -> None:
+        self._counts = {name: Counter[str]() for name in Extent._fields}  # `read`, `kept`, and by reason of a reject
+        self._repaired = Counter[str]()
+
+    def _count(self, what: str, messages: int, num_bytes: int) -> None:
+        self._counts["messages"][what] += messages
+        self._counts["bytes"][what] += num_bytes
+
+    def read(self, extent: Extent) -> None:
+        self._count("read", *extent)
+
+    def keep(self, extent: Extent, rules: Iterable[str]) -> None:
+        self._count("kept", *extent)
+        self._repaired.update(rules)
+
+    def reject(self, reject: Reject) -> None:
+        self._count(reject.reason, reject.messages, reject.bytes)
+
+    def add(self, other: "Tally") -> None:
+        for name, counts in self._counts.items():
+            counts.update(other._counts[name])
+        self._repaired.update(other._repaired)
+
+    def content(self) -> dict[str, Any]:
+        """The counts, as `messages`, `bytes` and `repaired`."""
+        result: dict[str, Any] = {}
+        for name, counts in self._counts.items():
+            read, kept = counts["read"], counts["kept"]
+            rejected = {reason: count for reason, count in sorted(counts.items()) if reason not in ("read", "kept")}
+            assert read == kept + sum(rejected.values()), f"{name}: {counts}"
+            result[name] = {"read": read, "kept": kept, "rejected": rejected}
+        return result | {"repaired": dict(sorted(self._repaired.items()))}
+
+
+# Repairs conversations by rule so that the user and the assistant take turns; what is left out is counted.
+
+
+class Repaired(NamedTuple):
+    """A conversation after its repair, what was left out, and the names of the rules that changed it."""
+
+    turns: list[Turn]
+    dropped: list[Dropped]
+    rules: list[str]
+
+
+def repair(turns: list[Turn], parameters: SourceParameters) -> Repaired:
+    """The repaired conversation; where no rule applies, its turns are the same list."""
+    if _is_regular(turns):
+        return Repaired(turns, [], [])
+    result = Repaired(list(turns), [], [])
+    _end_with_answer(result)
+    for step in () if _is_regular(result.turns) else (_system_first, _join_same_role, _assistant_first):
+        step(result, parameters)
+    return result
+
+
+def _is_regular(turns: list[Turn]) -> bool:
+    try:
+        check_turns([turn.message for turn in turns])
+    except ValueError:
+        return False
+    return turns[-1].message.role == "assistant"
+
+
+def _is_blank(turn: Turn) -> bool:
+    return not any(part.text.strip() for part in turn.message.parts)
+
+
+def _drop(result: Repaired, turn: Turn, reason: str) -> None:
+    result.dropped.append(Dropped(reason, extent_of([turn]), f"{turn.message.role}: {turn.message.text[:60]!r}"))
+
+
+def _note(result: Repaired, rule: str) -> None:
+    if rule not in result.rules:
+        result.rules.append(rule)
+
+
+def _system_first(result: Repaired, parameters: SourceParameters) -> None:
+    systems = [turn for turn in result.turns if turn.message.role == "system"]
+    others = [turn for turn in result.turns if turn.message.role != "system"]
+    late = any(turn.message.role == "system" for turn in result.turns[1:])
+    for turn in filter(_is_blank, systems):
+        _drop(result, turn, "empty_system")
+    systems = [turn for turn in systems if not _is_blank(turn)]
+    if late and systems:
+        _note(result, "late_system")
+    result.turns[:] = ([_joined(systems, parameters.join_with)] if systems else []) + others
+
+
+def _join_same_role(result: Repaired, parameters: SourceParameters) -> None:
+    """Join messages of one speaker in a row; blank ones among them are left out."""
+    runs: list[list[Turn]] = []
+    for turn in result.turns:
+        if runs and runs[-1][0].message.role == turn.message.role:
+            runs[-1].append(turn)
+        else:
+            runs.append([turn])
+    turns: list[Turn] = []
+    for run in runs:
+        blank = [turn for turn in run if _is_blank(turn)]
+        filled = [turn for turn in run if not _is_blank(turn)] or [blank.pop(0)]
+        for turn in blank:
+            _drop(result, turn, "empty_turn")
+        if len(filled) > 1 and parameters.same_role == "join" and len({turn.train for turn in filled}) == 1:
+            _note(result, "same_role")
+            filled = [_joined(filled, parameters.join_with)]
+        turns += filled
+    result.turns[:] = turns
+
+
+def _joined(turns: Sequence[Turn], separator: str) -> Turn:
+    between = [Part("text", separator)] if separator else []
+    parts = join_texts(part for number, turn in enumerate(turns) for part in (*between[:number], *turn.message.parts))
+    added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)
+    return Turn(Message(turns[0].message.role, parts), sum(turn.messages for turn in turns), turns[0].train, added)
+
+
+def _assistant_first(result: Repaired, parameters: SourceParameters) -> None:
+    """Leave out a message of the assistant before the first one of the user, or keep it untrained."""
+    start = 1 if result.turns and result.turns[0].message.role == "system" else 0
+    if len(result.turns) <= start or result.turns[start].message.role != "assistant":
+        return
+    if parameters.assistant_first == "keep" and not _is_blank(result.turns[start]):
+        result.turns[start] = result.turns[start]._replace(train=False)
+        _note(result, "assistant_first")
+    else:
+        _drop(result, result.turns.pop(start), "assistant_first")
+
+
+def _end_with_answer(result: Repaired) -> None:
+    """Leave out what follows the last answer; a conversation without answers stays as it is."""
+    answers = [i for i, turn in enumerate(result.turns) if turn.message.role == "assistant"]
+    end = answers[-1] + 1 if answers else 0
+    if any(turn.message.role == "user" for turn in result.turns[:end]):
+        for turn in result.turns[end:]:
+            _drop(result, turn, "after_last_answer")
+        del result.turns[end:]
+
+
+def redact(turns: Sequence[Turn], names: Sequence[str]) -> tuple[list[Turn], list[str]]:
+    """The conversation with stand-ins for personal data and the names of speakers, and of what, as rules."""
+    rules, result = list[str](), list[Turn]()
+    for turn in turns:
+        texts = [redacted(part.text, names, rules) for part in turn.message.parts]
+        parts = tuple(Part(part.kind, text) for part, text in zip(turn.message.parts, texts, strict=True))
+        changed = turn._replace(message=Message(turn.message.role, parts))
+        result.append(changed._replace(added=turn.added + extent_of([changed]).bytes - extent_of([turn]).bytes))
+    return result, rules

@@ -29,8 +29,7 @@ def fixed_side(group: str) -> SplitName | None:
 
 
 def _without_side(group: str) -> str:
-    side, slash, rest = group.partition("/")
-    return rest if slash and side in _SIDES else group
+    return group.removeprefix(f"{fixed_side(group)}/")
 
 
 def on_side(group: str, side: SplitName) -> str:
@@ -47,7 +46,6 @@ def column_group(value: str) -> str:
 
 
 def is_by_column(group: str) -> bool:
-    """Whether a column of groups named the group."""
     return _without_side(group).startswith(_BY_COLUMN)
 
 

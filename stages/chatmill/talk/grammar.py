@@ -47,8 +47,6 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Nodes after one another."""
-
     nodes: tuple["Node", ...]
 
 
@@ -85,7 +83,6 @@ Words = Mapping[str, Sequence[Word | Node]]  # by slot; a grammar without slots 
 
 
 def slots_of(nodes: Iterable[Node]) -> frozenset[str]:
-    """The keys of all slots in the nodes."""
     found = set[str]()
     for node in nodes:
         match node:

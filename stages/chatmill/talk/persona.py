@@ -48,15 +48,15 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml is faster, and reads [why?] as a list of one text
 
 
-def read_yaml(path: Path, model: type[_Model]) -> _Model:
-    """The content of a file, or of those of a folder together, with all scalars as text.
+def read_yaml(path: Path, model: type[_Model], loader: Any = _Loader) -> _Model:
+    """The content of a file, or of those of a folder together; by the usual loader all scalars are text.
 
     Raises ValueError with file, place and remedy.
     """
     first, *others = files_of(path, ["*.yaml", "*.yml"])
-    content = _load(first)
+    content = _load(first, loader)
     for file in others:
-        content = _join(content, _load(file), f"{file}: ")
+        content = _join(content, _load(file, loader), f"{file}: ")
     try:
         return model.model_validate(content)
     except ValidationError as error:
@@ -67,9 +67,9 @@ def read_yaml(path: Path, model: type[_Model]) -> _Model:
         raise ValueError(f"{path}: {places}: {wrong['msg']}{_REMEDIES.get(wrong['type'], '')}") from error
 
 
-def _load(file: Path) -> Any:
+def _load(file: Path, loader: Any) -> Any:
     try:
-        return yaml.load(file.read_bytes(), Loader=_Loader)
+        return yaml.load(file.read_bytes(), Loader=loader)
     except (yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
 
@@ -179,8 +179,6 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """The content of the file, parsed and checked."""
-
     file: Path
     words: Words
     intents: tuple[Exchange, ...]

@@ -350,7 +350,7 @@ def test_hub_rows_are_read_in_their_format_or_by_a_mapping(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("dataset: a\nsplit: b\nformat: c\n", "a.yaml: revision: field required"),
+        ("dataset: a\nsplit: b\nformat: c\n", "a.yaml: revision: Field required: add it"),
         ("a: [", "a.yaml: not YAML"),
         ("text", "a.yaml: "),
         (f"{HUB}format: text", "format 'text' reads lines"),

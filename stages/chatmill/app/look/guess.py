@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
@@ -31,17 +31,10 @@ class Guess:
     doubts: list[str] = field(default_factory=list)
 
     def section(self) -> dict[str, Any]:
-        """The keys of the section that it needs."""
-        roles = {speaker: names[0] if len(names) == 1 else names for speaker, names in self.roles.items()}
-        found = {
-            "format": self.format,
-            "columns": self.columns,
-            "roles": roles,
-            "first": self.first,
-            "turn_separator": self.turn_separator,
-            "limit": self.limit,
-        }
-        return {key: value for key, value in found.items() if value}
+        found = {key: value for key, value in vars(self).items() if value and key != "doubts"}
+        if self.roles:
+            found["roles"] = {role: names[0] if len(names) == 1 else names for role, names in self.roles.items()}
+        return found
 
 
 class NoGuessError(ValueError):
@@ -92,7 +85,6 @@ def are_identifiers(found: Sequence[Any]) -> bool:
 
 
 def mean_length(texts: Iterable[Any]) -> float:
-    """The mean number of characters."""
     lengths = [len(str(text)) for text in texts]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
@@ -140,49 +132,49 @@ _LIKELY: dict[Speaker, str] = {
 _PROBABLE = {name: speaker for speaker, names in _LIKELY.items() for name in names.split()}
 
 
-class Speakers(NamedTuple):
-    """Whose the names are, where they are not the usual ones, and what a person should check."""
-
-    roles: dict[str, list[str]]
-    first: str | None
-    doubts: list[str]
-
-
 def speaker_of(name: str) -> str | None:
     """Whose a name is that is usual or likely; None for others."""
     key = name.strip().lower().replace(" ", "_")
     return _USUAL.get(name.lower()) or _PROBABLE.get(key)
 
 
-def name_speakers(orders: Sequence[Sequence[str]]) -> Speakers:
-    """Whose the names are. `orders` are the speakers of the messages, conversation by conversation."""
+def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
+    """Say in a guess whose the names are that are not the usual ones, or who begins where each conversation has others.
+
+    `orders` are the speakers of the messages, conversation by conversation.
+    """
+    roles, doubts = guess.roles, guess.doubts
     counts = Counter(name for names in orders for name in names)
     known = _known(counts)
-    result = Speakers({}, None, [])
     for name, speaker in known.items():
         if name.lower() not in _USUAL:
-            result.roles.setdefault(speaker, []).append(name)
-    if result.roles:
-        result.doubts.append(f"roles: by their names, {_in_words(result.roles)}")
+            roles.setdefault(speaker, []).append(name)
+    if roles:
+        doubts.append(f"roles: by their names, {_in_words(roles)}")
     there = {*known.values()}
     system = next((name for name, speaker in known.items() if speaker == "system"), "")
-    if system and "user" in there and "assistant" not in there and _alternates(orders, system):
-        result.roles["assistant"] = [system]
+    replies = sum(system in names[1:] for names in orders)
+    if system and "user" in there and "assistant" not in there and replies > 0.5 * len(orders):
+        roles["assistant"] = [system]
         there.add("assistant")
-        result.doubts.append(f"roles: {system!r} replies to the user, so it is taken to be the assistant")
+        doubts.append(f"roles: {system!r} replies to the user, so it is taken to be the assistant")
     unknown = [name for name in counts if name not in known]
     if len(unknown) > MAX_NAMES or (len(unknown) > 2 and not there & {"user", "assistant"}):
-        return _by_order(orders, unknown, result)
+        more = sum(len({*names}) > 2 for names in orders)
+        others = f"; {more:,} of {len(orders):,} have more than two speakers" if more else ""
+        doubt = f"each conversation has its own names, such as {unknown[0]!r}: he who begins is taken to be the user"
+        doubts.append(f"first: {doubt}{others}")
+        guess.first = "user"
+        return
     firsts = Counter(next(iter(names), "") for names in orders)
     unknown.sort(key=lambda name: (-firsts[name], -counts[name]))
     for speaker, why in (("user", "begins most conversations"), ("assistant", "is the other one")):
         if speaker not in there and unknown:
-            result.roles[speaker] = [unknown.pop(0)]
-            result.doubts.append(f"roles: {result.roles[speaker][0]!r} {why}, and is taken to be the {speaker}")
+            roles[speaker] = [unknown.pop(0)]
+            doubts.append(f"roles: {roles[speaker][0]!r} {why}, and is taken to be the {speaker}")
     if unknown:
         names = ", ".join(f"{name!r} ({counts[name]:,})" for name in unknown)
-        result.doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
-    return result
+        doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
 
 
 def _known(names: Iterable[str]) -> dict[str, str]:
@@ -191,19 +183,6 @@ def _known(names: Iterable[str]) -> dict[str, str]:
     if len({name.lower() for name in found} & {"q", "a"}) == 1:
         return {name: speaker for name, speaker in found.items() if len(name) > 1}
     return found
-
-
-def _by_order(orders: Sequence[Sequence[str]], unknown: list[str], found: Speakers) -> Speakers:
-    """Who begins is the user, where each conversation has two speakers with names of its own."""
-    two = sum(len({*names}) <= 2 for names in orders)
-    doubt = f"first: each conversation has its own names, such as {unknown[0]!r}: he who begins is taken to be the user"
-    if two < len(orders):
-        doubt += f"; {len(orders) - two:,} of {len(orders):,} have more than two speakers"
-    return found._replace(first="user", doubts=[*found.doubts, doubt])
-
-
-def _alternates(orders: Sequence[Sequence[str]], name: str) -> bool:
-    return sum(name in names[1:] for names in orders) > 0.5 * len(orders)
 
 
 def _in_words(roles: dict[str, list[str]]) -> str:
@@ -235,14 +214,12 @@ def marked(texts: Sequence[str]) -> Guess | None:
     kinds = {speaker_of(name) for name in speakers}
     known = {"user", "assistant"} <= kinds
     share = mean(len({*names} & {*speakers}) >= 2 for names in marks) if marks else 0.0
-    if len(speakers) < 2 or share < (0.5 if known else MIN_MARKED):
-        return None
-    if not known and len(often) < 2:
+    if len(speakers if known else often) < 2 or share < (0.5 if known else MIN_MARKED):
         return None
     names = speakers if known else sorted(often)
     guess = Guess(columns={"messages": "."})
     orders = [[name for name in found if name in names] for found in marks]
-    guess.roles, guess.first, guess.doubts = name_speakers([order for order in orders if order])
+    name_speakers(guess, [order for order in orders if order])
     if {*names} <= chats.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
         guess.format = "markers"
     return guess
@@ -289,7 +266,7 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
         if (guess := separated(lines)) is not None:
             return guess
         check_template(paragraphs)
-        if not _are_words(lines):
+        if sum(map(str.isalpha, "".join(lines))) <= 0.3 * sum(map(len, lines)):
             raise NoGuessError("its lines hold numbers, not text")
         if _are_turns(paragraphs):
             doubts = [
@@ -302,21 +279,16 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
 
 def _markers(guess: Guess, paragraphs: Sequence[str]) -> Guess:
     """The format of marked paragraphs. Raises NoGuessError for names that it does not know."""
-    names = {name for text in paragraphs for name in _MARK.findall(text)}
-    speakers = {name for name in names if name in {one for found in guess.roles.values() for one in found}}
     if guess.format == "markers":
         return Guess(format="markers")
+    names = {name for text in paragraphs for name in _MARK.findall(text)}
+    speakers = names & {name for found in guess.roles.values() for name in found}
     usual = {name for found in USUAL_NAMES.values() for name in found}
     shown = sorted(speakers or {name for name in names if name.lower() in usual})
     raise NoGuessError(
         f"its speakers are named {', '.join(shown)}: the format markers reads Human:, User:, Assistant: and System: in "
         'a text file; for others write JSON lines, {"text": …} for each conversation'
     )
-
-
-def _are_words(lines: Sequence[str]) -> bool:
-    letters = sum(character.isalpha() for line in lines for character in line)
-    return letters > 0.3 * sum(map(len, lines))
 
 
 def _is_wrapped(lines: Sequence[str]) -> bool:

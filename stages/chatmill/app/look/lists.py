@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from statistics import mean
 from typing import Any
 
 from chatmill.app.look.guess import (
@@ -23,7 +24,7 @@ from chatmill.app.look.guess import (
     words_of,
 )
 from chatmill.app.look.pairs import ANSWERS, QUESTIONS, text_columns
-from chatmill.datasets.formats.mapping import TRAIN_FIELDS
+from chatmill.datasets.formats.mapping import TRAIN_FIELDS, value_at
 
 # Guesses of rows that hold a list of messages with a role and a content.
 
@@ -70,18 +71,12 @@ def message_list(path: str, found: Sequence[Any]) -> Guess | None:
     if rivals := [name for name in rivals if not are_identifiers(texts[name])]:
         guess.doubts.append(f"content: {content} is taken, but there are long texts in {', '.join(rivals)} as well")
     guess.doubts += _flag(guess, fields)
-    names = [[str(_value(message, role)) for message in value if isinstance(message, dict)] for value in lists]
-    guess.roles, guess.first, doubts = name_speakers(names)
-    guess.doubts += doubts
+    name_speakers(guess, [[str(value_at(message, role, None)) for message in value] for value in lists])
     return guess
 
 
 def _flat(value: list[Any]) -> list[Any]:
     return [item for part in value for item in part] if all(isinstance(part, list) for part in value) else value
-
-
-def _value(message: Any, path: str) -> Any:
-    return next(iter(by_path([message]).get(path, [None])))
 
 
 def _is_content(column: Sequence[Any]) -> bool:
@@ -122,8 +117,9 @@ def _role_of(fields: Values, lists: Sequence[Sequence[Any]]) -> str | None:
 
 
 def _changes(lists: Sequence[Sequence[Any]], name: str) -> float:
-    pairs = [(_value(one, name), _value(other, name)) for value in lists[:50] for one, other in pairwise(value)]
-    return sum(one != other for one, other in pairs) / len(pairs) if pairs else 0.0
+    names = [[value_at(message, name, None) for message in value] for value in lists[:50]]
+    changes = [one != other for value in names for one, other in pairwise(value)]
+    return mean(changes) if changes else 0.0
 
 
 def _flag(guess: Guess, fields: Values) -> list[str]:
@@ -140,7 +136,7 @@ def _flag(guess: Guess, fields: Values) -> list[str]:
 
 def _size(found: Sequence[Any], content: str) -> int:
     lists = (_flat(value) for value in found if isinstance(value, list))
-    return sum(len(str(_value(message, content))) for value in lists for message in value if isinstance(message, dict))
+    return sum(len(str(value_at(message, content, None))) for value in lists for message in value)
 
 
 def refuse_pairs_in_lists(values: Values) -> None:
@@ -169,17 +165,8 @@ def refuse_pairs_in_lists(values: Values) -> None:
 _MIN_TEXT = 8  # characters of a text in a list, on average; shorter ones are labels
 _MIN_ANSWERED = 0.2  # share of the rows that have answers
 _NO_TEXTS = {
-    "tags",
-    "labels",
-    "keywords",
-    "options",
-    "choices",
-    "answers",
-    "ids",
-    "categories",
-    "languages",
-    "entities",
-}
+    "tags", "labels", "keywords", "options", "choices", "answers", "ids", "categories", "languages", "entities",
+}  # fmt: skip
 _LISTS_OF_QUESTIONS = (*QUESTIONS, "questions", "prompts", "queries", "turns")
 _LISTS_OF_ANSWERS = (*ANSWERS, "choices", "reference", "references", "replies")
 

@@ -27,8 +27,6 @@ _MAX_GUESSES = 3  # that are tried
 
 @dataclass
 class Trial:
-    """What a section gives on a sample."""
-
     guess: Guess
     records: list[Record] = field(default_factory=list)
     entries: int = 0
@@ -40,7 +38,6 @@ class Trial:
 
     @property
     def share(self) -> float:
-        """The share of entries that are kept."""
         return len(self.records) / self.entries if self.entries else 0.0
 
 
@@ -127,7 +124,7 @@ def propose(sample: Sample) -> Trial:
         sample.limit = _FEW
     if guesses[0].format == "hub":
         return Trial(guesses[0])
-    trial = best_trial([guess for guess in guesses if _is_valid(guess)] or guesses, sample)
+    trial = best_trial(guesses, sample)
     if trial.problem and not trial.records:
         raise NoGuessError(trial.problem)
     if not trial.records:
@@ -238,14 +235,6 @@ def _of_object(rows: list[Any], file: Path) -> Guess:
     raise NoGuessError("one JSON object that holds rows: they are read where the name of the file ends in .json")
 
 
-def _is_valid(guess: Guess) -> bool:
-    try:
-        parameters_of(guess, Path())
-    except ValueError:
-        return False
-    return True
-
-
 def _doubts(trial: Trial) -> list[str]:
     doubts = []
     opened = trial.counts["messages"]["rejected"].get("assistant_first", 0)
@@ -277,7 +266,6 @@ def _in_words(guess: Guess) -> str:
 
 
 def section_text(sample: Sample, trial: Trial) -> str:
-    """The section as YAML."""
     content: dict[str, Any] = {"path": sample.path.as_posix(), "format": trial.guess.format}
     if (patterns := _patterns(sample)) and trial.guess.format not in EXPORTS:
         content["files"] = patterns if len(patterns) > 1 else patterns[0]

@@ -199,7 +199,6 @@ def _no_column(values: Values, all_values: Values) -> str:
 
 
 def _of_texts(texts: list[str], column: str) -> list[Guess]:
-    """The guesses of texts. Raises NoGuessError."""
     for guess in (marked(texts), separated(texts)):
         if guess is not None:
             guess.columns = {"messages": column}
@@ -221,7 +220,8 @@ def _by_structure(rows: Sequence[Any]) -> Guess | None:
     if "message_tree_id" in first or {"role", "text", "replies"} <= first.keys():
         return Guess(format="oasst")
     entries = list(first.values()) if all(isinstance(value, dict) for value in first.values()) else [first]
-    if any(_is_chitchat(entry) for entry in entries):
+    messages = [value_at(entry, "messages.0.0", None) for entry in entries]
+    if any(isinstance(message, dict) and {"text", "sender"} <= message.keys() for message in messages):
         return Guess(format="chitchat")
     if (
         are_texts(values.get("chosen", []))
@@ -233,14 +233,6 @@ def _by_structure(rows: Sequence[Any]) -> Guess | None:
     if "question" in values and are_texts(answers) and sum("\n#### " in text for text in answers) > 0.8 * len(rows):
         return Guess(format="gsm8k") if any(_GSM8K.search(text) for text in answers) else None
     return None
-
-
-def _is_chitchat(entry: Any) -> bool:
-    """Whether an entry has lists of messages in a list, each with a sender and a text."""
-    bursts = entry.get("messages") if isinstance(entry, dict) else None
-    burst = bursts[0] if isinstance(bursts, list) and bursts else None
-    message = burst[0] if isinstance(burst, list) and burst else None
-    return isinstance(message, dict) and {"text", "sender"} <= message.keys()
 
 
 def _check_ids(values: Values) -> None:
@@ -301,7 +293,8 @@ def _flat_messages(rows: Sequence[Any], values: Values) -> Guess | None:
         texts = [name for name in texts if not are_identifiers(values[name])]
         is_chat = bool(times) and mean_length(text for name in texts for text in values[name]) < _MAX_CHAT
         few = are_texts(column) and len({*column}) <= max(MAX_NAMES, len(column) // 4)
-        if few and texts and (rank(path, _SPEAKERS) == 0 or _are_known(column) or is_chat):
+        are_known = few and sum(speaker_of(text) is not None for text in column) > 0.5 * len(column)
+        if few and texts and (rank(path, _SPEAKERS) == 0 or are_known or is_chat):
             for name in best_named(values, _CONVERSATIONS):
                 if guess := _gathered(rows, name, path, values):
                     return guess
@@ -333,10 +326,6 @@ def _gathered(rows: Sequence[Any], name: str, speaker: str, values: Values) -> G
         del guess.columns["messages"]
         guess.columns = columns | guess.columns
     return guess
-
-
-def _are_known(column: Sequence[str]) -> bool:
-    return sum(speaker_of(text) is not None for text in column) > 0.5 * len(column)
 
 
 def _text_column(values: Values) -> list[Guess]:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.datasets.formats.containers import files_of, object_rows, rows_of
+from chatmill.datasets.formats.containers import files_of, object_rows, pyarrow_errors, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
 from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_entries, open_decompressed, separator_of
 
@@ -18,8 +18,6 @@ from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_ent
 
 
 class Container(Enum):
-    """What holds the rows or the text of a file, in words."""
-
     JSON_LINES = "JSON lines"
     JSON_ARRAY = "a JSON array"
     JSON_OBJECT = "a JSON object"
@@ -56,14 +54,9 @@ _UNREADABLE = {
 
 
 class FileKind(NamedTuple):
-    """What a file is, in words: `CSV, separated by commas, compressed by gzip`."""
-
     container: Container
     separator: str = ""  # of a table, such as `commas`
     compression: str = ""  # such as `gzip`
-
-    def __str__(self) -> str:
-        return in_words([self])
 
     @property
     def content(self) -> "FileKind":
@@ -72,12 +65,10 @@ class FileKind(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether it has no rows but text."""
         return self.container in (Container.TEXT, Container.MARKDOWN)
 
     @property
     def is_json(self) -> bool:
-        """Whether its rows are JSON."""
         return self.container.name.startswith("JSON")
 
 
@@ -174,7 +165,6 @@ class Sample:
 
     @property
     def bytes(self) -> int:
-        """The size of all files."""
         return sum(file.stat().st_size for file in self.files)
 
 
@@ -224,7 +214,6 @@ def _kinds(files: list[Path]) -> tuple[dict[Path, FileKind], dict[Path, str]]:
 
 
 def evenly(files: list[Path], count: int) -> list[Path]:
-    """At most so many of the files, evenly."""
     step = max(1, (len(files) - 1) / max(1, count - 1))
     return [files[round(i * step)] for i in range(min(count, len(files)))]
 
@@ -241,14 +230,13 @@ def fill(sample: Sample, every: list[Path]) -> None:
 
 
 def _read_text(sample: Sample) -> None:
-    files = evenly(sample.files, MAX_FILES)
-    texts = [first_text(file) for file in files]
+    texts = [first_text(file) for file in sample.read]
     sample.rows = [paragraph for text in texts for paragraph in paragraphs_of(text)]
     count = sum(text.count("\n") + (not text.endswith("\n")) for text in texts)
     size, sizes = sum(map(num_bytes, texts)), [_unpacked_bytes(file) for file in sample.files]
     sample.is_complete = len(sample.files) <= MAX_FILES and max(sizes) < _TEXT_BYTES
     sample.entries = count if sample.is_complete else round(sum(sizes) * count / max(1, size))
-    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(files))
+    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(sample.read))
 
 
 def _read_rows(sample: Sample) -> None:
@@ -294,7 +282,6 @@ def first_text(file: Path) -> str:
 
 
 def paragraphs_of(text: str) -> list[str]:
-    """The parts of a text between blank lines."""
     return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", text) if paragraph.strip()]
 
 
@@ -338,10 +325,7 @@ def _unpacked_bytes(file: Path) -> int:
 
 
 def _parquet_rows(file: Path) -> int:
-    """The number of its rows. Raises ValueError for a damaged file."""
-    from pyarrow import ArrowException, parquet
+    with pyarrow_errors(file, "a Parquet"):
+        from pyarrow import parquet
 
-    try:
         return int(parquet.read_metadata(file).num_rows)
-    except ArrowException as error:
-        raise ValueError(f"{file}: damaged, or not Parquet: {error}") from error

@@ -120,7 +120,6 @@ def _row(part: list[tuple[Line, str]]) -> RawRow:
 
 
 def convert(row: RawRow) -> Example | Reject:
-    """The conversation of a Log."""
     place, log = row
     turns = [Turn(Message.from_text(role, text)) for role, text, _ in log.messages if role in ROLES]
     roles = [turn.message.role for turn in turns]

@@ -143,7 +143,7 @@ def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
     some = [row[1] for row in islice(paragraphs(file), 100) if not isinstance(row, Reject)]
     counts = [len(_LINE.findall(text)) for text in some if _LINE.match(text)]
     is_spread = 2 * counts.count(1) > len(counts)
-    for row in paragraphs(file, is_end=lambda line: bool(_BREAK.fullmatch(line))) if is_spread else paragraphs(file):
+    for row in paragraphs(file, is_end=_BREAK.fullmatch) if is_spread else paragraphs(file):
         if isinstance(row, Reject):
             yield row
         elif row[1].strip():

@@ -4,14 +4,14 @@ What a file is follows from its name without `.gz` or `.zst`, and where that say
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import members, parse_json
+from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.row_readers import (
-    MAX_ROW_BYTES,
     check_header,
     inner_suffix,
     json_entries,
@@ -39,7 +39,8 @@ def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = {file for pattern in patterns for file in _matching(path, pattern)}
-    files = [file for file in found if file.is_file() and file.suffix != ".dvc" and not _is_hidden(file, path)]
+    files = [file for file in found if file.is_file() and file.suffix != ".dvc"]
+    files = [file for file in files if not any(name.startswith(".") for name in file.relative_to(path).parts)]
     if not files:
         raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
@@ -50,10 +51,6 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
         return list(folder.glob(pattern if "/" in pattern else f"**/{pattern}"))
     except (ValueError, NotImplementedError) as error:
         raise ValueError(f"files: {pattern!r}: expected a pattern of paths in the folder {folder}: {error}") from error
-
-
-def _is_hidden(file: Path, folder: Path) -> bool:
-    return any(name.startswith(".") for name in file.relative_to(folder).parts)
 
 
 def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
@@ -102,12 +99,29 @@ def _rows(file: Path, columns: set[str], *, parsed: bool = True) -> Iterator[Raw
     return (object_rows(file, columns) if kind == ".json" else None) or json_rows(file, parsed=parsed)
 
 
-def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
-    _require_pyarrow(file)
-    import pyarrow
-    from pyarrow import parquet
-
+@contextmanager
+def pyarrow_errors(file: Path, kind: str) -> Iterator[None]:
+    """Raises ValueError where pyarrow is missing, or cannot read the file."""
     try:
+        import pyarrow
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{file}: needs an extra: pip install 'chatmill[tables]'") from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        raise ValueError(f"{file}: damaged, or not {kind} file: {_one_line(error)}") from error
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
+    with pyarrow_errors(file, "a Parquet"):
+        from pyarrow import parquet
+
         with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
             there = table.schema_arrow.names
             check_header(str(file), there)
@@ -115,37 +129,19 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
             yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise ValueError(f"{file}: damaged, or not a Parquet file: {_one_line(error)}") from error
 
 
 def _arrow_rows(file: Path) -> Iterator[RawRow]:
     """The rows of an Arrow file, which is Feather 2, or of an Arrow stream, which `datasets` writes."""
-    _require_pyarrow(file)
-    import pyarrow
-    from pyarrow import ipc
+    with pyarrow_errors(file, "an Arrow"):
+        from pyarrow import OSFile, ipc
 
-    try:
-        with pyarrow.OSFile(str(file)) as source:
-            if source.read(6) == b"ARROW1":
-                table = ipc.open_file(source)
-                check_header(str(file), table.schema.names)
-                yield from _numbered(file, (table.get_batch(index) for index in range(table.num_record_batches)))
-            else:
-                source.seek(0)
-                stream = ipc.open_stream(source)
-                check_header(str(file), stream.schema.names)
-                yield from _numbered(file, stream)
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno:
-            raise
-        raise ValueError(f"{file}: damaged, or not an Arrow file: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        with OSFile(str(file)) as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            table = ipc.open_file(source) if is_file else ipc.open_stream(source)
+            check_header(str(file), table.schema.names)
+            yield from _numbered(file, map(table.get_batch, range(table.num_record_batches)) if is_file else table)
 
 
 def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
@@ -182,13 +178,6 @@ def _without_nulls(value: Any, *, within: bool) -> Any:
         return value
     kept = {key: item for key, item in value.items() if item is not None or not within}
     return {key: _without_nulls(item, within=within or key == "arguments") for key, item in kept.items()}
-
-
-def _require_pyarrow(file: Path) -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise ValueError(f"{file}: needs an extra: pip install 'chatmill[tables]'") from error
 
 
 # The rows of a JSON file that is one object, which holds them by name, or in lists.
@@ -229,17 +218,16 @@ def _contents(file: Path, columns: set[str]) -> Literal["members", "lists"] | No
     """What the rows are: the members of an object, or the entries of lists in it; None where it is a row itself."""
     others: list[Any] = []
     lists: list[tuple[str, Any]] = []
-    with open_decompressed(file) as stream:
-        for _, key, value in islice(members(file, stream, MAX_ROW_BYTES), _FIRST):
-            if key in columns:
-                return None
-            if isinstance(value, Iterator):
-                first = next((entry[2] for entry in value if not isinstance(entry, Reject)), None)
-                if isinstance(first, dict) and columns & first.keys():
-                    return "lists"
-                lists.append((key, first))
-            else:
-                others.append(value)
+    for key, value in islice(_members(file), _FIRST):
+        if key in columns:
+            return None
+        if isinstance(value, Iterator):
+            first = next((entry[2] for entry in value if not isinstance(entry, Reject)), None)
+            if isinstance(first, dict) and columns & first.keys():
+                return "lists"
+            lists.append((key, first))
+        else:
+            others.append(value)
     may_be_rows = [one for one in lists if _may_be_row(*one)]
     if may_be_rows and all(_is_row(*one) for one in may_be_rows):
         return "lists"
@@ -260,14 +248,15 @@ def _is_row(key: str, entry: Any) -> bool:
 
 def _listed(file: Path) -> Iterator[RawRow | Reject]:
     """The entries of the lists in an object that begin with a row."""
-    with open_decompressed(file) as stream:
-        for _, key, value in members(file, stream, MAX_ROW_BYTES):
-            if not isinstance(value, Iterator):
-                continue
-            for number, entry in enumerate(value, start=1):
-                if isinstance(entry, Reject):
-                    yield entry
-                elif number == 1 and not _may_be_row(key, entry[2]):
-                    break
-                else:
-                    yield f"{entry[0]}, entry {number} of {key}", entry[2]
+    for key, value in _members(file):
+        for number, entry in enumerate(value if isinstance(value, Iterator) else (), start=1):
+            if isinstance(entry, Reject):
+                yield entry
+            elif number == 1 and not _may_be_row(key, entry[2]):
+                break
+            else:
+                yield f"{entry[0]}, entry {number} of {key}", entry[2]
+
+
+def _members(file: Path) -> Iterator[tuple[str, Any]]:
+    return ((str(entry[1]), entry[2]) for entry in json_entries(file, open_arrays=True) if isinstance(entry, tuple))

@@ -43,7 +43,6 @@ def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableM
 
 
 def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
-    """The documents of a table's rows."""
     text, *group = _columns(mapping)
     for row in rows:
         if isinstance(row, Reject):

@@ -61,7 +61,7 @@ class Example:
 
     place: str
     group: str | None
-    turns: Sequence[Turn]
+    turns: list[Turn]
     skill: dict[str, Any] | None = None
     dropped: Sequence[Dropped] = ()
     notes: Sequence[str] = ()
@@ -160,7 +160,6 @@ def split_turns(text: str, mark: str) -> list[str]:
 
 
 def check_turn_count(count: int) -> None:
-    """Raise UnusableRowError for more than MAX_TURNS."""
     if count > MAX_TURNS:
         raise UnusableRowError("too_long", f"{count:,} turns: expected at most {MAX_TURNS:,}")
 

@@ -27,8 +27,13 @@ def parse_json(text: str) -> Any:
         raise ValueError("its values are nested too deeply") from error
 
 
-def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str | None, Any] | Reject]:
+def entries(
+    file: Path, stream: io.BufferedIOBase, limit: int, *, open_arrays: bool = False
+) -> Iterator[tuple[str, str | None, Any] | Reject]:
     """Place, key and value of each entry of an object or array; in an array the keys are None.
+
+    With `open_arrays` the values of an object that are arrays are iterators of their own entries, of which those not
+    taken before the next one of the object are skipped.
 
     An entry of an array that is not JSON becomes a reject if the next one can be found, which begins with the key of
     the first one. Otherwise raises ValueError with file and line, and so for an entry longer than `limit` characters.
@@ -38,21 +43,9 @@ def entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple
         case "[":
             yield from _array_entries(text)
         case "{":
-            yield from _object_entries(text)
+            yield from _object_entries(text, open_arrays)
         case _:
             raise text.error("expected a JSON array or object")
-    text.check_end()
-
-
-def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str, Any]]:
-    """Place, key and value of each entry of an object, where an array is an iterator of its entries as `entries` gives.
-
-    Those that are not taken before the next member are skipped. Raises ValueError as `entries` does.
-    """
-    text = _JsonStream(file, stream, limit)
-    if text.peek() != "{":
-        raise text.error("expected a JSON object")
-    yield from _object_entries(text, open_arrays=True)
     text.check_end()
 
 
@@ -63,7 +56,7 @@ def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[
         yield text.place, text.value()
 
 
-def _object_entries(text: "_JsonStream", *, open_arrays: bool = False) -> Iterator[tuple[str, str, Any]]:
+def _object_entries(text: "_JsonStream", open_arrays: bool) -> Iterator[tuple[str, str, Any]]:
     text.take()
     separator = text.take() if text.peek() == "}" else ","
     while separator == ",":

@@ -92,20 +92,18 @@ class Columns(_Section):
         return self
 
     def _check_tree(self) -> None:
-        if (self.id is None) != (self.parent is None):
-            raise ValueError("expected id and parent, or neither")
-        if self.parent is not None and (self.messages or self.replies):
-            raise ValueError("expected id and parent, or messages and replies")
-        if self.conversation is not None and (self.messages or self.parent):
-            raise ValueError("expected conversation, or messages, or id and parent")
-        if self.order is not None and self.conversation is None:
-            raise ValueError("order needs conversation")
-        if self.tree is not None and self.parent is None:
-            raise ValueError("tree needs id and parent")
-        if self.replies is not None and self.messages is None:
-            raise ValueError("replies needs messages, which is the first one of a tree")
-        if (self.rank or self.deleted) and not (self.replies or self.parent):
-            raise ValueError("rank and deleted are of trees: they need replies, or id and parent")
+        whole, ranked = self.conversation, self.rank or self.deleted
+        for is_wrong, problem in (
+            ((self.id is None) != (self.parent is None), "expected id and parent, or neither"),
+            (self.parent and (self.messages or self.replies), "expected id and parent, or messages and replies"),
+            (whole and (self.messages or self.parent), "expected conversation, or messages, or id and parent"),
+            (self.order and not whole, "order needs conversation"),
+            (self.tree and not self.parent, "tree needs id and parent"),
+            (self.replies and not self.messages, "replies needs messages, which is the first one of a tree"),
+            (ranked and not (self.replies or self.parent), "rank and deleted need replies, or id and parent"),
+        ):
+            if is_wrong:
+                raise ValueError(problem)
 
     @property
     def answer(self) -> str:
@@ -120,8 +118,6 @@ class Columns(_Section):
 
 
 class TableMapping(_Section):
-    """A mapping of rows to conversations."""
-
     columns: Columns
     roles: Roles = {}
     first: Literal["user", "assistant"] | None = None  # who begins where texts alternate, or names are not in roles

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import Field
 
 from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chat_logs, chats, skills, talk
@@ -19,6 +19,7 @@ from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_l
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.split import column_group
+from chatmill.talk.persona import StrictModel, read_yaml
 
 Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
 Convert = Callable[[RawRow], Example | Reject]
@@ -31,7 +32,6 @@ class Dataset(NamedTuple):
     convert: Callable[[RawRow], Example | Reject] | None = None
 
     def item(self, row: RawRow | Example | Document | Reject) -> Example | Document | Reject:
-        """What a row becomes."""
         if not isinstance(row, tuple):
             return row
         assert self.convert is not None
@@ -40,8 +40,6 @@ class Dataset(NamedTuple):
 
 
 class DatasetFormat(NamedTuple):
-    """The functions that read the rows of a file, and convert one."""
-
     rows: Rows
     convert: Convert
 
@@ -169,7 +167,7 @@ def _prose(read: Rows, file: Path) -> Iterator[RawRow | Reject]:
         yield row
 
 
-class Descriptor(BaseModel):
+class Descriptor(StrictModel):
     """A dataset of the hub (extra `hf`), as a YAML file names it.
 
     dataset: some-team/some-chats
@@ -179,32 +177,18 @@ class Descriptor(BaseModel):
     config: default                                      # optional
     """
 
-    model_config = ConfigDict(extra="forbid")
-
     dataset: str
     revision: str
     split: str
     format: str = "table"
     config: str | None = None
     columns: Columns | None = None
-    roles: Roles = {}
+    roles: Roles = Field({})
     first: Literal["user", "assistant"] | None = None
 
     @property
     def mapping(self) -> TableMapping | None:
-        """The mapping of its columns, if it has one."""
         return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
-
-
-def read_descriptor(file: Path) -> Descriptor:
-    """The content of a descriptor file. Raises ValueError with file and key."""
-    try:
-        return Descriptor.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise ValueError(f"{file}: {'.'.join(map(str, problem['loc']))}: {problem['msg'].lower()}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{file}: not YAML: {error}") from error
 
 
 def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
@@ -220,7 +204,7 @@ def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
 
 
 def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
-    descriptor = read_descriptor(path)
+    descriptor = read_yaml(path, Descriptor, yaml.SafeLoader)
     found = mapping or descriptor.mapping
     if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
         return Dataset(document_rows(hub_rows(descriptor), found))

@@ -97,7 +97,10 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
             offset += len(line)
             place = f"{file}:{number}"
             if len(line) == MAX_ROW_BYTES and not line.endswith(b"\n"):
-                offset += _skip_line(stream)
+                while rest := stream.readline(MAX_ROW_BYTES):
+                    offset += len(rest)
+                    if rest.endswith(b"\n"):
+                        break
                 yield Reject(place, "too_long", f"line longer than {MAX_ROW_BYTES:,} bytes")
                 continue
             try:
@@ -109,25 +112,11 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
             yield place, text.removesuffix("\n").removesuffix("\r")
 
 
-def _skip_line(stream: io.BufferedIOBase) -> int:
-    skipped = 0
-    while rest := stream.readline(MAX_ROW_BYTES):
-        skipped += len(rest)
-        if rest.endswith(b"\n"):
-            break
-    return skipped
-
-
 def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
-    """The lines with more than white space."""
     return (row for row in lines(file) if isinstance(row, Reject) or row[1].strip())
 
 
-def _is_blank(line: str) -> bool:
-    return not line.strip()
-
-
-def paragraphs(file: Path, is_end: Callable[[str], bool] = _is_blank) -> Iterator[RawRow | Reject]:
+def paragraphs(file: Path, is_end: Callable[[str], Any] = lambda line: not line.strip()) -> Iterator[RawRow | Reject]:
     """Groups of lines between blank lines, joined by newlines; one with an unreadable line is one reject."""
     place, size = "", 0
     block = io.StringIO()  # takes less memory than many short lines
@@ -190,10 +179,10 @@ def json_row(place: str, line: str) -> RawRow | Reject:
         return Reject(place, "bad_json", f"not JSON: {error}")
 
 
-def json_entries(file: Path) -> Iterator[tuple[str, str | None, Any] | Reject]:
-    """Place, key and value of each entry of a JSON object or array, or a reject; in an array the keys are None."""
+def json_entries(file: Path, *, open_arrays: bool = False) -> Iterator[tuple[str, str | None, Any] | Reject]:
+    """The entries of a JSON object or array (`json_document.entries`)."""
     with open_decompressed(file) as stream:
-        yield from entries(file, stream, MAX_ROW_BYTES)
+        yield from entries(file, stream, MAX_ROW_BYTES, open_arrays=open_arrays)
 
 
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:

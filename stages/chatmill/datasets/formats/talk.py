@@ -8,10 +8,11 @@ it is known. Of the held-back phrasings of an exchange, the first half is for te
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count, cycle, islice
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from chatmill.conversation import Conversation, declare_tools
 from chatmill.datasets.formats.example import Example, as_turns
@@ -25,12 +26,7 @@ DECLARED = 0.8  # share of the conversations in which the calculator is declared
 DISTANCES = (0, 5, 1, 12, 3, 20, 2, 8)  # exchanges between a fact and the question for it, at least
 
 
-class HeldBackTalk(NamedTuple):
-    """A conversation, the split that it is for, and how its last answer is scored."""
-
-    split: SplitName
-    conversation: Conversation
-    skill: dict[str, Any]
+HeldBackTalk = tuple[SplitName, Conversation, dict[str, Any]]  # the last is how the last answer is scored
 
 
 class HeldBackTalks:
@@ -51,18 +47,12 @@ class HeldBackTalks:
         }
         self._counts = Counter[object]()
         later = [self._later] * 2 if len(self._by_turn) > 1 else []
-        kinds = [self._first, self._noisy, *later, *([self._recall] if persona.facts else [])]
-        self._kinds: cycle[Callable[[], HeldBackTalk]] = cycle(kinds)
+        first, noisy = (partial(self._exchange, 1, is_noisy=is_noisy) for is_noisy in (False, True))
+        kinds: list[Callable[[], HeldBackTalk]] = [first, noisy, *later, *([self._recall] if persona.facts else [])]
+        self._kinds = cycle(kinds)
 
     def draw(self) -> HeldBackTalk:
-        """The next conversation."""
         return next(self._kinds)()
-
-    def _first(self) -> HeldBackTalk:
-        return self._exchange(1, is_noisy=False)
-
-    def _noisy(self) -> HeldBackTalk:
-        return self._exchange(1, is_noisy=True)
 
     def _later(self) -> HeldBackTalk:
         turn = 2 + self._next("turn") % (len(self._by_turn) - 1)
@@ -81,7 +71,7 @@ class HeldBackTalks:
         has_typos = talk.add(last, [phrasing], is_noisy=is_noisy)
         skill = {"name": "talk", "intent": last.path, "phrasing": "held_back", "turn": turn, "noisy": has_typos}
         accepted = self._persona.accepted(last, talk.said_before_answer, talk.messages[-2].text)
-        return HeldBackTalk(split, talk.messages, skill | {"accepted": accepted})
+        return split, talk.messages, skill | {"accepted": accepted}
 
     def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
         size = len(exchange.held_back)
@@ -104,7 +94,7 @@ class HeldBackTalks:
         skill = {"name": "recall", "phrasing": side, "fact": fact.name, "distance": distance}
         skill["contains"] = _recalled(fact, talk.said_before_answer)
         skill["accepted"] = self._persona.accepted(fact.ask, talk.said_before_answer, talk.messages[-2].text)
-        return HeldBackTalk(split, talk.messages, skill)
+        return split, talk.messages, skill
 
     def _talk_of_others(self, talk: Talk, intents: Sequence[Exchange], length: int) -> None:
         end, choices = talk.length + length, Choices(intents)
@@ -150,14 +140,12 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
         if number % HELD_BACK_EVERY:
             item = Example(place, on_side(group, "train"), as_turns(known.draw()))
         else:
-            talk = held_back.draw()
-            item = Example(place, on_side(group, talk.split), as_turns(talk.conversation), talk.skill)
+            split, conversation, skill = held_back.draw()
+            item = Example(place, on_side(group, split), as_turns(conversation), skill)
         yield replace(item, turns=as_turns(declare_tools(item.conversation))) if has_calculator else item
 
 
 class KnownTalks:
-    """Draws conversations of known phrasings."""
-
     def __init__(self, persona: Persona, random: Random) -> None:
         self._persona, self._random = persona, random
         self._intents = Choices(persona.intents)

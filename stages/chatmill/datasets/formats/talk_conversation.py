@@ -23,7 +23,6 @@ _NEIGHBOURS = {
 
 
 def capitalize(text: str) -> str:
-    """The text with a capital at the beginning of each sentence, and with the word I."""
     return _CAPITAL.sub(lambda match: match[0].upper(), text)
 
 
@@ -105,11 +104,9 @@ class Talk:
 
     @property
     def length(self) -> int:
-        """The number of exchanges."""
         return len(self.messages) // 2
 
     def distance(self, fact: Fact) -> int:
-        """The number of exchanges since a fact was told last."""
         return self.length - self._told_at[fact.name]
 
     def thread(self, intents: Choices, goes_on: float) -> None:
@@ -178,7 +175,6 @@ class Talk:
         return text
 
     def tell(self, fact: Fact) -> None:
-        """Tell a fact, or tell it anew with other words, if there are some."""
         opening, said = "", dict(self._told)
         if fact.name in self._told_at:
             opening = self._random.choice(self._persona.again)
@@ -199,7 +195,6 @@ class Talk:
         return result
 
     def ask(self, fact: Fact, phrasings: Sequence[Node] | None = None) -> None:
-        """Ask for a fact, whether it was told or not."""
         told = fact.name in self._told_at
         self._speaker.said = dict(self._told) if told else {}
         self.add(fact.ask if told else fact.ask_untold, phrasings or fact.ask.known)
