@@ -94,6 +94,10 @@ class GenerationRequest(ModelRequest):
         return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
 
     @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens
+
+    @property
     def includes_usage(self) -> bool:
         """Whether the stream ends with the usage, the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
@@ -125,6 +129,10 @@ class ChatRequest(GenerationRequest):
     modalities: list[Literal["text"]] | None = None
 
     @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
     def num_logprobs(self) -> int | None:
         """How many top logprobs each token gets; None: no logprobs at all, not even of the chosen token."""
         return (self.top_logprobs or 0) if self.logprobs else None
@@ -142,6 +150,10 @@ class CompletionRequest(GenerationRequest):
         if self.echo and self.max_tokens == 0:
             raise ValueError("max_tokens: 0 with echo asks for the probabilities of a text, which /tokens has")
         return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from chatmill.app.server.jobs import Job
-from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
+from chatmill.app.server.security import ApiError
 from chatmill.engines.engine import BatchedChat, Engine, make_chat_batch
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.processes import USER_ERRORS
@@ -87,18 +87,17 @@ class Scheduler:
         return not self._waiting and not self._running
 
     def submit(self, *jobs: Job) -> None:
-        """Add all of these jobs, or none.
-
-        Raises QueueFull or SchedulerStopped, and ValueError for a text whose logits would be too many.
-        """
+        """Add all of these jobs, or none. Raises ApiError if the queue is full or a text's logits are too many."""
         for job in jobs:
             if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
-                raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
+                message = f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}"
+                raise ApiError(400, message, code="invalid_value")
         with self._changed:
             if self._stopped:
-                raise SchedulerStopped("the model has stopped: try again later")
+                raise stopping("the model has stopped: try again later")
             if len(self._waiting) + len(self._running) + len(jobs) > self.max_jobs:
-                raise QueueFull(f"{len(self._waiting)} requests are waiting")
+                message = f"the server is busy: {len(self._waiting)} requests are waiting"
+                raise ApiError(429, message, code="queue_full")
             self._waiting.extend(jobs)
             self._notify()
 
@@ -129,7 +128,7 @@ class Scheduler:
             with self._changed:
                 self._stopped = True
             for job in [*(running.job for running in self._running), *self._waiting]:
-                job.finish(SchedulerStopped("the server is being stopped"))
+                job.finish(stopping("the server is being stopped"))
 
     def _schedule(self) -> None:
         """Wait for work, end jobs that are cancelled or late, and start waiting jobs in free slots."""
@@ -158,7 +157,6 @@ class Scheduler:
             return
         cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
         slot.chat.rewind(cached_tokens)
-        job.times = job.times._replace(started_at=perf_counter())
         running = RunningJob(slot, job)
         self._running.append(running)
         self._waiting.popleft()
@@ -242,8 +240,14 @@ class Scheduler:
         job.finish(error)
 
 
-def abort_reason(job: Job) -> Exception | None:
+def stopping(message: str) -> ApiError:
+    return ApiError(503, message, code="stopping")
+
+
+def abort_reason(job: Job) -> ApiError | None:
     """Why a job ends before it is done; None if it continues."""
     if job.cancelled:
-        return SchedulerStopped("the request was cancelled")
-    return DeadlineExceeded("the answer took longer than the time limit") if perf_counter() > job.deadline else None
+        return stopping("the request was cancelled")
+    if perf_counter() > job.deadline:
+        return ApiError(504, "the answer took longer than the time limit", code="time_limit")
+    return None
