@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     check(options)
     chat = load_chat(options.load) if options.load is not None else None
     runs = Runs(Path.cwd())
-    models = Models(options.model or [str(default_model())], serving_options(options), runs)
+    models = Models(options.model or [str(default_model())], serving_options(options), runs.model_names)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
+import mimetypes
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from functools import partial
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -22,8 +21,9 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from chatmill.app.server import api, requests, runs
@@ -36,43 +36,21 @@ from chatmill.app.server.security import (
     handle_http_exception,
 )
 
-# The pages and their scripts and styles: files of the package, read once.
+# The pages and their scripts and styles: files of the package.
 
-SCRIPT = "text/javascript"
-MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
-PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
+STATIC = Path(__file__).parent / "static"
+PAGES = {"/": STATIC / "chat/chat.html", "/runs": STATIC / "runs/runs.html"}
+for suffix in (".js", ".mjs"):
+    mimetypes.add_type("text/javascript", suffix)  # some systems have other types, with which browsers run no script
 
 
-def asset_routes() -> list[Route]:
+def asset_routes() -> list[BaseRoute]:
     """One route for each page, and one for all scripts and styles."""
-    contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
 
-    async def asset(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in contents:  # a name is looked up, never opened, so no path leads out of the folder
-            raise ApiError(404, f"{name!r:.100}: no such file")
-        return _response(name, contents[name])
+    async def page(request: Request) -> Response:
+        return FileResponse(PAGES[request.url.path])
 
-    def page(name: str) -> Route:
-        async def show(_: Request) -> Response:
-            return _response(PAGES[name], contents[PAGES[name]])
-
-        return Route(name, show)
-
-    return [*(page(name) for name in PAGES if PAGES[name] in contents), Route("/assets/{name:path}", asset)]
-
-
-def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        name = f"{prefix}{entry.name}"
-        if entry.is_dir():
-            yield from _contents(entry, f"{name}/")
-        elif PurePath(name).suffix in MEDIA_TYPES:
-            yield name, entry.read_bytes()
-
-
-def _response(name: str, content: bytes) -> Response:
-    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})
+    return [*(Route(path, page) for path in PAGES), Mount("/assets", StaticFiles(directory=STATIC))]
 
 
 # The routes of all endpoints, and their description as /openapi.json.

@@ -2,10 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -79,19 +79,14 @@ class Model(NamedTuple):
         return self.prompt_builder.context
 
 
-class ModelsOfRuns(Protocol):
-    """The runs of a repository, as far as their models are concerned."""
-
-    def model_names(self) -> list[str]:
-        """The names of the runs whose models can be loaded."""
-
-
 class Models:
     """Models by name, the first of which is the default."""
 
-    def __init__(self, names: Sequence[str], options: ServingOptions, runs: ModelsOfRuns | None = None) -> None:
-        """The models of `runs` can be loaded on request."""
-        self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
+    def __init__(
+        self, names: Sequence[str], options: ServingOptions, names_of_runs: Callable[[], list[str]] = list
+    ) -> None:
+        """The models of runs can be loaded on request."""
+        self.names, self.options, self._names_of_runs = list(dict.fromkeys(names)), options, names_of_runs
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
@@ -123,7 +118,7 @@ class Models:
 
     def all_names(self) -> list[str]:
         """The names of all models, the default first."""
-        return list(dict.fromkeys([*self.names, *(self._runs.model_names() if self._runs else [])]))
+        return list(dict.fromkeys([*self.names, *self._names_of_runs()]))
 
     def check_name(self, name: str) -> None:
         """Raise ApiError if no model has this name."""

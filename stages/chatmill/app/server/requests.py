@@ -158,7 +158,10 @@ class CompletionRequest(GenerationRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or ids."""
-        return as_list(self.prompt)
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        several = [item for item in self.prompt if not isinstance(item, int)]
+        return list(several) or [[item for item in self.prompt if isinstance(item, int)]]
 
 
 class TokenizeRequest(ModelRequest):
@@ -180,14 +183,6 @@ class DetokenizeRequest(ModelRequest):
 
 class TokensRequest(ModelRequest):
     ids: Ids
-
-
-def as_list(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
-    """Texts or lists of ids, where one or several are given."""
-    if isinstance(given, str):
-        return [given]
-    texts = [item for item in given if not isinstance(item, int)]
-    return list(texts) or [[item for item in given if isinstance(item, int)]]
 
 
 def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:

@@ -39,20 +39,6 @@ class Slot:
         return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
 
 
-class ChunkSize:
-    """How many tokens of a prompt to prefill at once: the most that take about CHUNK_SECONDS."""
-
-    def __init__(self) -> None:
-        self.tokens = min(4 * MIN_CHUNK, MAX_CHUNK)
-
-    def adapt(self, tokens: int, seconds: float) -> None:
-        """Choose the next size by the time that a chunk took."""
-        if seconds > CHUNK_SECONDS:
-            self.tokens = max(MIN_CHUNK, self.tokens // 2)
-        elif seconds < CHUNK_SECONDS / 3 and tokens == self.tokens:
-            self.tokens = min(MAX_CHUNK, self.tokens * 2)
-
-
 class RunningJob(NamedTuple):
     """A job and the slot in which it runs."""
 
@@ -68,7 +54,7 @@ class Scheduler:
         self.max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
         self._slots: list[Slot] = []
         self._running: list[RunningJob] = []
-        self._chunk_size = ChunkSize()
+        self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
         self._changed = Condition()  # protects the waiting jobs and the flags of the next line
         self._has_changed = self._stopped = False
@@ -194,14 +180,18 @@ class Scheduler:
     def _run_one(self, running: RunningJob) -> None:
         slot, job = running
         whole = job.needs_all_logits and not slot.chat.continues
-        chunk = job.pending if whole else job.pending[: self._chunk_size.tokens]
+        chunk = job.pending if whole else job.pending[: self._chunk_size]
         started = perf_counter()
         try:
             logits = slot.chat.append_all(chunk) if job.needs_all_logits else slot.chat.append(chunk)
         except USER_ERRORS as error:
             self._finish(running, error)
             return
-        self._chunk_size.adapt(len(chunk), perf_counter() - started)
+        seconds = perf_counter() - started
+        if seconds > CHUNK_SECONDS:
+            self._chunk_size = max(MIN_CHUNK, self._chunk_size // 2)
+        elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
+            self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
         if job.needs_all_logits or len(chunk) == len(job.pending):
             self._process_logits(running, logits)
         else:
