@@ -212,17 +212,14 @@ class GraphEngine:
 
     @property
     def length(self) -> int:
-        """Tokens read so far."""
         return len(self._ids)
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those read before: logits (V,) of the next token."""
         check_append(self, ids)
         last: np.ndarray = self._read(ids, all_logits=False)[-1]
         return last
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
         check_rewind(self, length)
         del self._ids[length:]
         if length >= self._cached:
@@ -234,7 +231,6 @@ class GraphEngine:
             self._cached, self._past = 0, self._empty_past()
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         logits = self._read(ids, all_logits=True)

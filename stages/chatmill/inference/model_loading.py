@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
+from chatmill.engines.engine import ONNX_FILES, Engine, default_threads, memory_errors
 from chatmill.engines.graph_engine import GraphEngine
 from chatmill.engines.onnx_engine import Session, SharedCacheEngine, graph_bytes
 from chatmill.inference.chat_template import ChatTemplate, open_template
@@ -49,7 +49,7 @@ def load_model(
     folder = model if model.suffix == GGUF else _metadata_folder(model)
     own_tokenizer = None
     engine: Engine
-    try:
+    with memory_errors(device):
         if model.suffix == GGUF:
             from chatmill.inference.torch_loading import open_gguf  # exports run where PyTorch is not installed
 
@@ -57,10 +57,6 @@ def load_model(
         else:
             files = read_model_metadata(folder)
             engine = _open_engine(model, files.context, device, threads)
-    except (RuntimeError, MemoryError) as error:
-        if out_of_memory := as_memory_error(error, device):
-            raise out_of_memory from error
-        raise
     loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(

@@ -167,6 +167,6 @@ def test_an_error_ends_the_answer_that_met_it_and_no_other():
 
 
 def test_engines_with_one_cache_have_one_chat(loaded):
-    assert make_chat_batch(gated(), 8)[1] == 1
-    assert make_chat_batch(loaded.engine, 8)[1] == 8
+    assert len(make_chat_batch(gated(), 8).chats) == 1
+    assert len(make_chat_batch(loaded.engine, 8).chats) == 8
     assert CONFIG.max_position_embeddings == loaded.engine.context

@@ -17,7 +17,7 @@ import numpy as np
 
 from chatmill.app.server.jobs import Job
 from chatmill.app.server.security import ApiError
-from chatmill.engines.engine import BatchedChat, Engine, make_chat_batch
+from chatmill.engines.engine import CachedEngine, Engine, make_chat_batch
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.processes import USER_ERRORS
 
@@ -30,7 +30,7 @@ MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 class Slot:
     """A KV cache for one chat at a time, and the ids in it."""
 
-    def __init__(self, chat: BatchedChat) -> None:
+    def __init__(self, chat: CachedEngine) -> None:
         self.chat, self.last_used = chat, 0.0
         self.cached_ids: list[int] = []  # in the cache; valid while no job is running
 
@@ -50,9 +50,10 @@ class Scheduler:
     """Runs the jobs of one model: at most `num_slots` at once, while at most `max_waiting` more wait."""
 
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
-        self._chats, self.num_slots = make_chat_batch(engine, num_slots)
-        self.max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
-        self._slots: list[Slot] = []
+        self._batch = make_chat_batch(engine, num_slots)
+        self._slots = [Slot(chat) for chat in self._batch.chats]
+        self.num_slots, self._vocab_size = len(self._slots), engine.vocab_size
+        self.max_jobs = self.num_slots + max_waiting
         self._running: list[RunningJob] = []
         self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
@@ -135,12 +136,7 @@ class Scheduler:
 
     def _start(self, job: Job) -> None:
         """Start the first waiting job in a slot; it leaves the queue afterwards, so that an exception ends it too."""
-        try:
-            slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
-        except USER_ERRORS as error:
-            self._waiting.popleft()
-            job.finish(error)
-            return
+        slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
         cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
         slot.chat.rewind(cached_tokens)
         running = RunningJob(slot, job)
@@ -151,16 +147,11 @@ class Scheduler:
             self._finish(running)
 
     def _choose(self, ids: list[int]) -> Slot:
-        """The free slot that saves most tokens of a prompt, else a new slot, else the least recently used."""
+        """The free slot that saves most tokens of a prompt, else the least recently used."""
         taken = [running.slot for running in self._running]
         free = [slot for slot in self._slots if slot not in taken]
-        best = max(free, key=lambda slot: slot.cache_gain(ids), default=None)
-        if best is not None and best.cache_gain(ids) > 0:
-            return best
-        if len(self._slots) == self.num_slots:
-            return min(free, key=lambda slot: slot.last_used)
-        self._slots.append(Slot(self._chats.join()))
-        return self._slots[-1]
+        best = max(free, key=lambda slot: slot.cache_gain(ids))
+        return best if best.cache_gain(ids) > 0 else min(free, key=lambda slot: slot.last_used)
 
     def _advance(self) -> None:
         if len(self._running) == 1:
@@ -199,7 +190,7 @@ class Scheduler:
 
     def _run_batch(self, batch: list[RunningJob]) -> None:
         try:
-            logits = self._chats.step([(slot.chat, job.pending[0]) for slot, job in batch])
+            logits = self._batch.step([(slot.chat, job.pending[0]) for slot, job in batch])
         except USER_ERRORS as error:
             for running in batch:
                 self._finish(running, error)
