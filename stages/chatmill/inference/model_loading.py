@@ -113,7 +113,7 @@ def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int |
         return _open_weights(folder, device, threads)
     if name not in ONNX_FILES:
         raise ValueError(f"unknown engine {name!r}: expected one of pytorch, {', '.join(ONNX_FILES)}")
-    return _open_graph(folder / ONNX_FILES[name], name, device, threads)
+    return open_onnx_engine(folder / ONNX_FILES[name], name=name, device=device, threads=threads)
 
 
 def engine_names(folder: Path) -> list[str]:
@@ -122,14 +122,16 @@ def engine_names(folder: Path) -> list[str]:
 
 
 def open_onnx_engine(
-    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
+    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "auto"
 ) -> Engine:
     """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
 
     Raises ValueError, with the reason, if the graph cannot be read or run.
     """
     if not file.is_file():
-        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
+        raise ValueError(f"{file} is missing: expected an ONNX graph, as export_onnx writes it")
+    if check_manifest(file.parent) and device == "auto":
+        device = "cpu"  # for which export_onnx chose the operators
     session = Session(file, threads=threads, device=device)
     is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
     if not is_shared or "chatmill.format" not in session.metadata:
@@ -143,21 +145,14 @@ def _open_engine(model: Path, context: int | None, device: str, threads: int | N
     if model.suffix != ".onnx":
         return _open_weights(model, device, threads)
     names = {file: name for name, file in ONNX_FILES.items()}
-    return _open_graph(model, names.get(model.name, "onnx"), device, threads, context)
+    name = names.get(model.name, "onnx")
+    return open_onnx_engine(model, name=name, device=device, threads=threads, context=context)
 
 
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
     from chatmill.inference.torch_loading import open_weights  # exports run where PyTorch is not installed
 
     return open_weights(path, device=device, threads=threads)
-
-
-def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:
-    if not file.exists():
-        raise ValueError(f"{file} is missing: expected a model that train_model or export_onnx wrote")
-    if check_manifest(file.parent) and device == "auto":
-        device = "cpu"  # for which export_onnx chose the operators
-    return open_onnx_engine(file, name=name, device=device, threads=threads, context=context)
 
 
 def _metadata_folder(model: Path) -> Path:

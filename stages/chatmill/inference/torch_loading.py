@@ -4,7 +4,7 @@ Apart from model_loading, as exports to ONNX are opened where PyTorch is not ins
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -45,13 +45,7 @@ def open_weights(path: Path, *, device: str = "auto", threads: int | None = None
     return PyTorchEngine(model, **origin, device=device, threads=threads)
 
 
-class GGUFModel(NamedTuple):
-    engine: PyTorchEngine
-    tokenizer: ChatTokenizer
-    metadata: ModelMetadata
-
-
-def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> GGUFModel:
+def open_gguf(file: Path, device: str, threads: int | None) -> tuple[Engine, ChatTokenizer, ModelMetadata]:
     """Open a file. Quantized weights become float32.
 
     Raises ValueError for a damaged file, and for an architecture or a tokenizer that chatmill does not have.
@@ -76,7 +70,7 @@ def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> G
     engine = PyTorchEngine(model, **origin, device=device, threads=threads)
     leading_space = adds_prefix_space(vocabulary.steps)
     tokenizer = ChatTokenizer(make_lossless(vocabulary), leading_space=leading_space)
-    return GGUFModel(engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings))
+    return engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings)
 
 
 def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) -> ModelMetadata:

@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from math import exp
 from typing import NamedTuple, TextIO
 
-from wcwidth import clip, ljust, wcswidth, wcwidth, wrap
+from wcwidth import clip, ljust, rjust, wcswidth, wcwidth, width, wrap
 
 from chatmill.conversation import OUTPUT_END, OUTPUT_START, LossKind
 from chatmill.inference.chat_session import ChatSession
@@ -40,16 +40,17 @@ def plural(number: int, noun: str) -> str:
 
 # Text without control characters.
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """Replace control characters and separators other than tabs and newlines by symbols, which a terminal ignores."""
-    return _CONTROLS.sub(lambda match: _mark(ord(match[0])), text)
 
+    def mark(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
-def _mark(code: int) -> str:
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    return _CONTROLS.sub(mark, text)
 
 
 # Breaks the lines of a streamed text between words.
@@ -101,9 +102,6 @@ class WordWrap:
 
 MIN_COLUMN_WIDTH = 30  # of a column and its separator
 SEPARATOR = " │ "
-ESCAPED_CHARACTERS = {
-    code: f"⟨U+{code:04X}⟩" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
 
 
 def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[StyledLine]:
@@ -123,7 +121,7 @@ def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterat
 
 def wrap_text(text: str, width: int) -> list[str]:
     """The lines of a text, none wider than `width`; control characters other than newlines are shown as symbols."""
-    lines = printable(text).translate(ESCAPED_CHARACTERS).split("\n")
+    lines = printable(text).split("\n")
     return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
 
 
@@ -174,8 +172,8 @@ def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = N
     """
     labels = [str(token.id) for token in tokens] if labels is None else labels
     for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
-        yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
-        yield [("", " ".join(_padded(cell.label, cell.width) for cell in row).rstrip())]
+        yield _spaced((cell.style, ljust(cell.text, cell.width)) for cell in row)
+        yield [("", " ".join(ljust(cell.label, cell.width) for cell in row).rstrip())]
         yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
 
 
@@ -190,11 +188,11 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
 def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
     """A table under its caption: names aligned left, all other columns right."""
     table = [head, *rows]
-    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*table, strict=True)]
     yield [("bold", caption)]
     for row in table:
         name, *cells = zip(row, widths, strict=True)
-        line = "  ".join([_padded(*name), *(" " * (width - _width(cell)) + cell for cell, width in cells)])
+        line = "  ".join([ljust(*name), *(rjust(cell, size) for cell, size in cells)])
         yield [("italic" if row is head else "", line.rstrip())]
 
 
@@ -204,7 +202,7 @@ def _cell(index: int, token: Token, label: str) -> _Cell:
     return _Cell(
         text=text,
         label=label,
-        width=max(_width(text), _width(label)),
+        width=max(width(text), width(label)),
         style=f"{style} bold" if token.is_control else style,
         rule=RULES[token.loss],
         ends_line=token.content.endswith(b"\n"),
@@ -226,14 +224,6 @@ def _rows(cells: Iterable[_Cell], columns: int) -> Iterator[list[_Cell]]:
 
 def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
     return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
-
-
-def _width(text: str) -> int:
-    return sum(max(0, wcwidth(character)) for character in text)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
 
 
 # Tokens in the terminal: those of a chat's latest exchange, of a message, and of a text.
