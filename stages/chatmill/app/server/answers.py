@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from time import time
 from typing import NamedTuple
@@ -11,65 +11,44 @@ from starlette.responses import Response
 from starlette.types import Send
 
 from chatmill.app.server import requests, responses
-from chatmill.app.server.jobs import AnswerDelta, CompletionJob, GenerationConfig, Job, new_detokenizer
+from chatmill.app.server.jobs import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.models import Model
 from chatmill.app.server.prompts import Prompt
 from chatmill.app.server.responses import JsonObject
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
-from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 
 FLUSH = 0.02  # seconds between two updates, in which a fast model's tokens gather
 
 
-class Update(NamedTuple):
-    """What was added to an answer: parts, and the ids and log probabilities of which they were decoded."""
-
-    parts: list[Part]
-    ids: list[int]
-    logprobs: list[TokenLogprob]
-
-
-class Answer:
-    """Decodes the ids of one job."""
-
-    def __init__(self, model: Model, prompt: Prompt, config: GenerationConfig, time_limit: float, index: int) -> None:
-        self.model, self.prompt, self.index = model, prompt, index
-        self.job = CompletionJob(model.prompt_builder, prompt.ids, config, time_limit)
-        self._detokenizer = new_detokenizer(model.prompt_builder, config)
+class Answer(NamedTuple):
+    model: Model
+    prompt: Prompt
+    index: int
+    job: CompletionJob
 
     async def updates(self) -> AsyncIterator[Update]:
         """Yield what is added to the answer. Raises ApiError if the job fails."""
-        while deltas := await self.job.results.get_all():
-            yield self._decode(deltas)
+        while updates := await self.job.results.get_all():
+            yield joined(updates)
             await self.job.results.wait_closed(FLUSH)
         if self.job.error:
             raise to_api_error(self.job.error)
-        if parts := self._final_parts():
-            yield Update(parts, [], [])
 
     async def complete(self) -> Update:
         """The complete answer. Raises ApiError if the job fails."""
         await self.job.results.wait_closed()
         if self.job.error:
             raise to_api_error(self.job.error)
-        parts, ids, logprobs = self._decode(await self.job.results.get_all())
-        return Update([*parts, *self._final_parts()], ids, logprobs)
+        return joined(await self.job.results.get_all())
 
-    def _decode(self, deltas: list[AnswerDelta]) -> Update:
-        ids = [i for delta in deltas for i in delta.ids]
-        return Update(list(self._parts(ids)), ids, [logprob for delta in deltas for logprob in delta.logprobs])
 
-    def _parts(self, ids: list[int]) -> Iterator[Part]:
-        """Decode ids: yield the parts that they add, texts and calls of tools, in order."""
-        for token in ids:
-            before = len(self._detokenizer.parts)
-            if text := self._detokenizer.push(token):
-                yield Part("text", text)
-            yield from (part for part in self._detokenizer.parts[before:] if part.kind != "text")
-
-    def _final_parts(self) -> list[Part]:
-        return [Part("text", text)] if (text := self._detokenizer.finish()) else []
+def joined(updates: Sequence[Update]) -> Update:
+    return Update(
+        [part for update in updates for part in update.parts],
+        [i for update in updates for i in update.ids],
+        [logprob for update in updates for logprob in update.logprobs],
+    )
 
 
 def new_answers(
@@ -87,7 +66,7 @@ def new_answers(
     for index in range(count):
         prompt, seed = prompts[index // n], (config.sampling.seed + index) % (1 << 64)
         own = config._replace(sampling=replace(config.sampling, seed=seed), answer_prefix=prompt.answer_prefix)
-        answers.append(Answer(model, prompt, own, time_limit, index))
+        answers.append(Answer(model, prompt, index, CompletionJob(model.prompt_builder, prompt.ids, own, time_limit)))
     return answers
 
 

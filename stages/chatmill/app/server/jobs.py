@@ -3,13 +3,14 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from chatmill.conversation import Part
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.sampler import (
     Generation,
@@ -67,9 +68,10 @@ class ResultQueue(Generic[Result]):
 # The jobs of a model: an answer, or the log probabilities of a text.
 
 
-class AnswerDelta(NamedTuple):
-    """The tokens that were added to an answer."""
+class Update(NamedTuple):
+    """What was added to an answer: parts, and the ids and log probabilities of which they were decoded."""
 
+    parts: list[Part]
     ids: list[int]
     logprobs: list[TokenLogprob]  # of text tokens, if requested
 
@@ -128,7 +130,7 @@ class Job(ABC):
 
 
 class CompletionJob(Job):
-    """An answer that is being generated; its results are AnswerDeltas."""
+    """An answer that is being generated; its results are Updates."""
 
     def __init__(
         self, prompt_builder: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float
@@ -137,8 +139,9 @@ class CompletionJob(Job):
         self.finish_reason = "length"
         self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
         self._stop_ids = prompt_builder.stop_ids
-        needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
-        self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
+        self._detokenizer = IncrementalDetokenizer(prompt_builder.tokenizer, prompt_builder.template, config.stop)
+        if config.answer_prefix is not None:
+            self._detokenizer.answer_prefix = config.answer_prefix
         self.generation = Generation(
             ids,
             remaining_context=prompt_builder.context - len(ids),
@@ -154,27 +157,33 @@ class CompletionJob(Job):
 
     @property
     def done(self) -> bool:
-        stopped = self._detokenizer is not None and self._detokenizer.stopped
-        return self.generation.done or stopped
+        return self.generation.done or self._detokenizer.stopped
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
         """Add the next token to the answer, chosen from logits (V,)."""
         self.first_token_at = self.first_token_at or perf_counter()
         ids = self.generation.step(logits, likeliest)
         self.pending = self.generation.pending
-        logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
-        if ids[-1] in self._stop_ids:
+        is_text = self._detokenizer.part_kind == "text" and self._is_text[ids[0]]
+        parts = [part for token in ids for part in self._decode(token)]
+        if ids[-1] in self._stop_ids or self._detokenizer.stopped:
             self.finish_reason = "stop"
-        self.results.put(AnswerDelta(ids, logprobs))
+        logprobs = []
+        if is_text and self.num_logprobs is not None:
+            logprobs = [token_logprob(logits, ids[0], self.num_logprobs)]
+        self.results.put(Update(parts, ids, logprobs))
 
-    def _decode(self, detokenizer: IncrementalDetokenizer, ids: list[int], logits: np.ndarray) -> list[TokenLogprob]:
-        """Decode ids to find a stop text; return the logprob of the first id if it is text and requested."""
-        is_text = detokenizer.part_kind == "text" and self._is_text[ids[0]]
-        for token in ids:
-            detokenizer.push(token)
-        if detokenizer.stopped:
-            self.finish_reason = "stop"
-        return [] if self.num_logprobs is None or not is_text else [token_logprob(logits, ids[0], self.num_logprobs)]
+    def finish(self, error: Exception | None = None) -> None:
+        if not error and (text := self._detokenizer.finish()):
+            self.results.put(Update([Part("text", text)], [], []))
+        super().finish(error)
+
+    def _decode(self, token: int) -> Iterator[Part]:
+        """Yield the parts that a token adds, texts and calls of tools, in order."""
+        before = len(self._detokenizer.parts)
+        if text := self._detokenizer.push(token):
+            yield Part("text", text)
+        yield from (part for part in self._detokenizer.parts[before:] if part.kind != "text")
 
 
 class LogprobsJob(Job):
@@ -195,10 +204,3 @@ class LogprobsJob(Job):
         for row, token in zip(logits, self.pending[1 : len(logits) + 1], strict=False):
             self.results.put(token_logprob(row, token, self._num_logprobs))
         del self.pending[: len(logits)]
-
-
-def new_detokenizer(prompt_builder: PromptBuilder, config: GenerationConfig) -> IncrementalDetokenizer:
-    """A detokenizer for the ids of an answer."""
-    detokenizer = IncrementalDetokenizer(prompt_builder.tokenizer, prompt_builder.template, config.stop)
-    detokenizer.answer_prefix = detokenizer.answer_prefix if config.answer_prefix is None else config.answer_prefix
-    return detokenizer

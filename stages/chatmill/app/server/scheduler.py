@@ -11,7 +11,6 @@ from collections import deque
 from math import inf
 from threading import Condition, Thread
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,13 +38,6 @@ class Slot:
         return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
 
 
-class RunningJob(NamedTuple):
-    """A job and the slot in which it runs."""
-
-    slot: Slot
-    job: Job
-
-
 class Scheduler:
     """Runs the jobs of one model: at most `num_slots` at once, while at most `max_waiting` more wait."""
 
@@ -54,7 +46,7 @@ class Scheduler:
         self._slots = [Slot(chat) for chat in self._batch.chats]
         self.num_slots, self._vocab_size = len(self._slots), engine.vocab_size
         self.max_jobs = self.num_slots + max_waiting
-        self._running: list[RunningJob] = []
+        self._running: dict[Job, Slot] = {}
         self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
         self._changed = Condition()  # protects the waiting jobs and the flags of the next line
@@ -114,7 +106,7 @@ class Scheduler:
         finally:  # so that no request waits for ever, even after an unexpected exception
             with self._changed:
                 self._stopped = True
-            for job in [*(running.job for running in self._running), *self._waiting]:
+            for job in [*self._running, *self._waiting]:
                 job.finish(stopping("the server is being stopped"))
 
     def _schedule(self) -> None:
@@ -124,14 +116,14 @@ class Scheduler:
             self._has_changed = False
             aborted = [job for job in self._waiting if abort_reason(job)]
             self._waiting = deque(job for job in self._waiting if job not in aborted)
-        for running in self._running[:]:
-            if reason := abort_reason(running.job):
-                self._finish(running, reason)
+        for job in list(self._running):
+            if reason := abort_reason(job):
+                self._finish(job, reason)
         for job in aborted:
             job.finish(abort_reason(job))
         while self._waiting and len(self._running) < self.num_slots:
             self._start(self._waiting[0])
-        unfinished = [*(running.job for running in self._running), *self._waiting]
+        unfinished = [*self._running, *self._waiting]
         self._deadline = min((job.deadline for job in unfinished), default=inf)
 
     def _start(self, job: Job) -> None:
@@ -139,44 +131,38 @@ class Scheduler:
         slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
         cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
         slot.chat.rewind(cached_tokens)
-        running = RunningJob(slot, job)
-        self._running.append(running)
+        self._running[job] = slot
         self._waiting.popleft()
         job.start(cached_tokens)
         if job.done:
-            self._finish(running)
+            self._finish(job)
 
     def _choose(self, ids: list[int]) -> Slot:
         """The free slot that saves most tokens of a prompt, else the least recently used."""
-        taken = [running.slot for running in self._running]
-        free = [slot for slot in self._slots if slot not in taken]
+        free = [slot for slot in self._slots if slot not in self._running.values()]
         best = max(free, key=lambda slot: slot.cache_gain(ids))
         return best if best.cache_gain(ids) > 0 else min(free, key=lambda slot: slot.last_used)
 
     def _advance(self) -> None:
         if len(self._running) == 1:
-            self._run_one(self._running[0])
+            self._run_one(next(iter(self._running)))
             return
-        prefilling = [
-            running
-            for running in self._running
-            if len(running.job.pending) > SHORT_PREFILL or running.job.needs_all_logits
-        ]
-        decoding = [running for running in self._running if running not in prefilling]
+        prefilling = [job for job in self._running if len(job.pending) > SHORT_PREFILL or job.needs_all_logits]
+        decoding = [job for job in self._running if job not in prefilling]
         if prefilling:
             self._run_one(prefilling[0])
         if decoding:
             self._run_batch(decoding)
 
-    def _run_one(self, running: RunningJob) -> None:
-        slot, job = running
-        whole = job.needs_all_logits and not slot.chat.continues
+    def _run_one(self, job: Job) -> None:
+        chat = self._running[job].chat
+        whole = job.needs_all_logits and not chat.continues
         chunk = job.pending if whole else job.pending[: self._chunk_size]
         started = perf_counter()
         try:
-            logits = slot.chat.append_all(chunk) if job.needs_all_logits else slot.chat.append(chunk)
+            logits = chat.append_all(chunk) if job.needs_all_logits else chat.append(chunk)
         except USER_ERRORS as error:
-            self._finish(running, error)
+            self._finish(job, error)
             return
         seconds = perf_counter() - started
         if seconds > CHUNK_SECONDS:
@@ -184,36 +170,35 @@ class Scheduler:
         elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
             self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
         if job.needs_all_logits or len(chunk) == len(job.pending):
-            self._process_logits(running, logits)
+            self._process_logits(job, logits)
         else:
             del job.pending[: len(chunk)]
 
-    def _run_batch(self, batch: list[RunningJob]) -> None:
+    def _run_batch(self, jobs: list[Job]) -> None:
         try:
-            logits = self._batch.step([(slot.chat, job.pending[0]) for slot, job in batch])
+            logits = self._batch.step([(self._running[job].chat, job.pending[0]) for job in jobs])
         except USER_ERRORS as error:
-            for running in batch:
-                self._finish(running, error)
+            for job in jobs:
+                self._finish(job, error)
             return
-        for running, row, likeliest in zip(batch, logits, logits.argmax(axis=1).tolist(), strict=True):
-            if len(running.job.pending) == 1:
-                self._process_logits(running, row, likeliest)
+        for job, row, likeliest in zip(jobs, logits, logits.argmax(axis=1).tolist(), strict=True):
+            if len(job.pending) == 1:
+                self._process_logits(job, row, likeliest)
             else:
-                del running.job.pending[0]
+                del job.pending[0]
 
-    def _process_logits(self, running: RunningJob, logits: np.ndarray, likeliest: int | None = None) -> None:
+    def _process_logits(self, job: Job, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
-            running.job.process_logits(logits, likeliest)
+            job.process_logits(logits, likeliest)
         except USER_ERRORS as error:
-            self._finish(running, error)
+            self._finish(job, error)
         else:
-            if running.job.done:
-                self._finish(running)
+            if job.done:
+                self._finish(job)
 
-    def _finish(self, running: RunningJob, error: Exception | None = None) -> None:
+    def _finish(self, job: Job, error: Exception | None = None) -> None:
         """End a job and free its slot, whose cache remains unless the engine failed."""
-        slot, job = running
-        self._running.remove(running)
+        slot = self._running.pop(job)
         self._has_changed = True  # the slot is free
         if isinstance(error, USER_ERRORS):
             slot.chat.rewind(0)
