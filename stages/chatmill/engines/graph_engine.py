@@ -183,12 +183,10 @@ class RunInput(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Tokens read after this run."""
         return self.past + len(self.ids)
 
     @property
     def padding(self) -> int:
-        """Positions after the last token."""
         return self.time - len(self.ids)
 
 

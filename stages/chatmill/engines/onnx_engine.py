@@ -68,7 +68,6 @@ class Session:
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
     def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
-        """Zeros of a type that is named as ONNX Runtime names it."""
         return np.zeros(shape, _dtype(kind))
 
     def run(

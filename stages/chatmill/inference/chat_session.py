@@ -83,19 +83,18 @@ class PromptBuilder:
             return conversation, ids
         turns = [index for index, message in enumerate(conversation) if message.role == "user"]
 
-        def shorter(turn: int) -> Conversation:
-            return conversation[: turns[0]] + conversation[turn:]
+        def from_turn(turn: int) -> tuple[Conversation, list[int]]:
+            shorter = conversation[: turns[0]] + conversation[turn:]
+            return shorter, self.prompt_ids(shorter, follows=follows)
 
-        def prompt(turn: int) -> list[int]:
-            return self.prompt_ids(shorter(turn), follows=follows)
-
-        dropped = bisect_left(turns, True, key=lambda turn: len(prompt(turn)) <= room)
-        if dropped == len(turns):
-            tokens = len(prompt(turns[-1]))
+        dropped = bisect_left(turns[:-1], True, key=lambda turn: len(from_turn(turn)[1]) <= room)
+        remaining, ids = from_turn(turns[dropped])
+        if len(ids) > room:
             raise ValueError(
-                f"the message takes {tokens} tokens, but the model has room for {room}: shorten it, or lower max_tokens"
+                f"the message takes {len(ids)} tokens, but the model has room for {room}: "
+                "shorten it, or lower max_tokens"
             )
-        return shorter(turns[dropped]), prompt(turns[dropped])
+        return remaining, ids
 
     def prompt_ids(self, conversation: Conversation, *, follows: bool = False) -> list[int]:
         """The ids of a conversation and the generation prompt.
@@ -106,7 +105,6 @@ class PromptBuilder:
         return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
 
     def encode(self, segments: Iterable[Segment]) -> list[int]:
-        """The ids of text and control tokens."""
         return self.tokenizer.encode_segments(segments)[0]
 
     def _calculate(self, call: list[int]) -> list[int]:
@@ -130,7 +128,6 @@ class AnswerStats(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """The rate after the first token."""
         return (self.tokens - 1) / rest if (rest := self.seconds - self.first_token) > 0 else 0.0
 
 
@@ -187,7 +184,6 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The system prompt, if there is one, and all messages."""
         return [*([Message.from_text("system", self._system)] if self._system else []), *self._turns]
 
     def clear(self) -> None:
@@ -323,6 +319,5 @@ class ChatSession:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The length of the longest common prefix of two sequences of ids."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

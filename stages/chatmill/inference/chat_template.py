@@ -26,25 +26,17 @@ from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 class ChatTemplate(Protocol):
     """A way to render a conversation as segments, each of which is encoded by itself."""
 
+    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
+    is_chat: bool  # whether the model was trained on chats; without a template a base model continues the text
+    end_token: str  # the control token that ends an answer; "" for none
+
     @property
     def name(self) -> str:
         """The name by which `--template` selects it."""
 
     @property
-    def escapes(self) -> bool:
-        """Whether text is escaped (chatmill.conversation.escape)."""
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether the model was trained on chats; without a template a base model continues the text."""
-
-    @property
     def answer_prefix(self) -> str:
         """Text that the model writes before each answer and that is not shown, such as a space."""
-
-    @property
-    def end_token(self) -> str:
-        """The control token that ends an answer; "" for none."""
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -82,9 +74,7 @@ class ChatmillTemplate:
     """A template of chatmill.conversation, with which the pipeline trains its models."""
 
     name: TemplateName = "chatml"
-    escapes: ClassVar[bool] = True
-    is_chat: ClassVar[bool] = True
-    end_token: ClassVar[str] = IM_END
+    escapes, is_chat, end_token = True, True, IM_END
     stop: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -187,7 +177,7 @@ class PublishedTemplate:
     message, or its beginning, such as the thoughts before an earlier answer.
     """
 
-    escapes: ClassVar[bool] = False
+    escapes = False
 
     def __init__(
         self,
@@ -311,7 +301,6 @@ class PublishedTemplate:
         return result
 
     def _strip_whitespace(self, parts: list[Segment]) -> list[Segment]:
-        """Remove the whitespace that control tokens take."""
         result: list[Segment] = []
         previous = ""  # the control token before a segment
         for segment in parts:

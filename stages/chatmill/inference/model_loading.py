@@ -22,8 +22,6 @@ EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder
 
 
 class LoadedModel(NamedTuple):
-    """A loaded model: its engine, tokenizer, chat template, stop ids and the tools that it was trained to call."""
-
     engine: Engine
     tokenizer: ChatTokenizer
     template: ChatTemplate
@@ -117,7 +115,6 @@ def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int |
 
 
 def engine_names(folder: Path) -> list[str]:
-    """The names of the ONNX engines for which a folder has a graph."""
     return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
 
 

@@ -113,7 +113,6 @@ class Sampler:
         return np.exp(scaled, out=scaled)
 
     def _draw(self, weights: np.ndarray) -> int:
-        """An index, drawn by weight."""
         sums = weights.cumsum(dtype=np.float64)
         return int(sums.searchsorted(self._random.random() * sums[-1], side="right"))
 
@@ -306,7 +305,6 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text was found."""
         return self._stop.matched
 
     def push(self, token: int) -> str:
@@ -331,7 +329,6 @@ class IncrementalDetokenizer:
 
     @property
     def message(self) -> Message:
-        """The reply as a message, once it is finished."""
         return Message("assistant", tuple(self.parts))
 
     def _add_text(self, text: str, final: bool = False) -> str:

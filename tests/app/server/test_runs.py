@@ -194,6 +194,5 @@ def test_a_folder_without_runs_says_why(tmp_path, commands, problem):
         assert [run["label"] for run in listing["runs"]] == ["workspace"] and listing["problem"] is None
 
 
-def test_a_folder_that_is_gone_and_no_folder_are_told():
+def test_a_folder_that_is_gone_is_told():
     assert "/nowhere/at/all" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
-    assert "without a folder" in asyncio.run(Runs(None).listing())["problem"]

@@ -114,7 +114,6 @@ class ChoiceWriter:
         self.is_first = True  # nothing was streamed
 
     async def choice(self) -> JsonObject:
-        """The choice of the complete answer."""
         update = await self._answer.complete()
         parts = responses.merge_texts([*self._answer.prompt.echo_parts, *update.parts])
         common = self._common(update) | {"finish_reason": self._answer.job.finish_reason}
@@ -134,7 +133,6 @@ class ChoiceWriter:
         return {"choices": [{**({"delta": delta} if self._is_chat else {"text": text}), **common}], **prompt_ids}
 
     def final_chunk(self) -> JsonObject:
-        """The choice that ends the answer."""
         empty: JsonObject = {"delta": {}} if self._is_chat else {"text": ""}
         end = {"index": self._answer.index, "logprobs": None, "finish_reason": self._answer.job.finish_reason}
         return {"choices": [{**empty, **end}]}

@@ -78,7 +78,6 @@ ENDPOINTS = {
 
 
 def api_routes(models: Models) -> list[Route]:
-    """One route for each endpoint."""
     description = JSONResponse(openapi())
 
     async def show_openapi(_: Request) -> Response:

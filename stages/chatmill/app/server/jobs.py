@@ -77,8 +77,6 @@ class Update(NamedTuple):
 
 
 class GenerationConfig(NamedTuple):
-    """The parameters of an answer's generation."""
-
     sampling: Sampling
     max_tokens: int
     stop: Sequence[str] = ()

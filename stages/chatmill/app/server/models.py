@@ -56,8 +56,6 @@ MAX_IDLE_RUNS = 2  # runs that stay loaded while they are not in use
 
 
 class ServingOptions(NamedTuple):
-    """Options that apply to every model."""
-
     load_options: dict[str, Any]  # of inference.model_loading.load_model
     parallel: int  # answers at once
     max_waiting: int  # requests in the queue
@@ -75,7 +73,6 @@ class Model(NamedTuple):
 
     @property
     def context(self) -> int:
-        """The length of the context, in tokens."""
         return self.prompt_builder.context
 
 
@@ -117,11 +114,9 @@ class Models:
         return await asyncio.shield(self._loading[name])
 
     def all_names(self) -> list[str]:
-        """The names of all models, the default first."""
         return list(dict.fromkeys([*self.names, *self._names_of_runs()]))
 
     def check_name(self, name: str) -> None:
-        """Raise ApiError if no model has this name."""
         if name not in self.all_names():
             message = f"there is no model {name!r:.200}: see /v1/models for their names"
             raise ApiError(404, message, param="model", code="model_not_found")

@@ -97,7 +97,6 @@ def with_content(message: object, number: int) -> object:
 
 
 def parse_messages(given: list[object]) -> Conversation:
-    """Parse the `messages` of a request. Raises ApiError if they are invalid."""
     given = [with_content(message, number) for number, message in enumerate(given)]
     try:
         conversation = chats.from_messages({"messages": given})
@@ -120,7 +119,6 @@ def validated_text(text: str, param: str) -> str:
 
 
 def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
-    """Raise ApiError unless all ids are below `count`."""
     if ids and max(ids) >= count:
         message = f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}"
         raise ApiError(400, message, param=param, code="invalid_value")

@@ -90,7 +90,6 @@ class GenerationRequest(ModelRequest):
 
     @property
     def stops(self) -> list[str]:
-        """The texts that end an answer."""
         return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
 
     @property
@@ -186,7 +185,6 @@ class TokensRequest(ModelRequest):
 
 
 def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
-    """Parse and validate a request's JSON. Raises ApiError with the first error."""
     try:
         return request_type.model_validate_json(body)
     except ValidationError as error:
@@ -194,7 +192,6 @@ def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
 
 
 def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
-    """The ApiError for the first error of a validation."""
     first = error.errors(include_url=False)[0]
     place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
     match first["type"]:

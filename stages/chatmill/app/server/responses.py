@@ -120,7 +120,6 @@ def json_response(values: JsonObject) -> Response:
 
 
 def to_json(values: Any) -> bytes:
-    """Compact JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 

@@ -40,8 +40,8 @@ Points = dict[str, list[list[float]]]  # (step, value) by column
 class Runs:
     """The runs of a folder, listed on request."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Nothing is read before the first request; without a folder there are no runs."""
+    def __init__(self, folder: Path) -> None:
+        """Nothing is read before the first request."""
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
         self._rows: dict[str, RunRow] = {}
@@ -70,8 +70,6 @@ class Runs:
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
-            if self._folder is None:
-                raise ValueError("this server was started without a folder of runs")
             self._files, rows = await asyncio.to_thread(_read_rows, self._folder)
             self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
             if len(rows) > MAX_RUNS:
@@ -109,7 +107,6 @@ def points(table: str) -> Points:
 
 
 def routes(runs: Runs) -> list[Route]:
-    """The routes of the listing, the training curves and the reports."""
 
     async def listing(request: Request) -> Response:
         return JSONResponse(await runs.listing("refresh" in request.query_params))
@@ -156,7 +153,6 @@ class Verdicts:
         self._pages: dict[str, bytes] = {}
 
     def page(self, number: str) -> bytes | None:
-        """The page of a verdict; None if it is not kept any more."""
         return self._pages.get(number)
 
     def check(self, sides: Any) -> list[list[str]]:

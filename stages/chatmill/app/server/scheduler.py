@@ -57,12 +57,10 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes jobs."""
         return not self._stopped
 
     @property
     def idle(self) -> bool:
-        """Whether no job is running or waiting."""
         return not self._waiting and not self._running
 
     def submit(self, *jobs: Job) -> None:
@@ -87,7 +85,6 @@ class Scheduler:
             self._notify()
 
     def stop(self) -> None:
-        """End all jobs and the thread."""
         with self._changed:
             self._stopped = True
             self._notify()

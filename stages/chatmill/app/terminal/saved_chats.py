@@ -37,14 +37,12 @@ class Transcript:
         self._name, self._previous_lines, self._line = name, "", ""
 
     def write(self, conversation: Conversation) -> None:
-        """Write the conversation as the last line of the file."""
         if (line := to_json_line(conversation)) != self._line:
             self.file = self.file or create_file(self._name)
             _replace(self.file, self._previous_lines + line)
             self._line = line
 
     def start_conversation(self) -> None:
-        """Start a line for the next conversation."""
         self._previous_lines, self._line = self._previous_lines + self._line, ""
 
 

@@ -129,7 +129,6 @@ class TerminalChat:
         self._report(shown, num_dropped)
 
     def update_transcript(self) -> None:
-        """Write the current conversation to the transcript, if there is one."""
         if self.transcript:
             self.transcript.write(self.session.conversation)
 
@@ -161,7 +160,6 @@ class TerminalChat:
 
 
 def format_stats(stats: AnswerStats, session: ChatSession) -> str:
-    """Number of tokens, speed, context, and whether an answer was cut off."""
     used, context = stats.prompt_tokens + stats.tokens, session.engine.context
     parts = [plural(stats.tokens, "token")]
     if stats.tokens > 1:
@@ -174,7 +172,6 @@ def format_stats(stats: AnswerStats, session: ChatSession) -> str:
 
 
 def describe_session(session: ChatSession) -> str:
-    """Engine, device, size, context and template of a session."""
     engine = session.engine
     parts = [f"{engine.name} on {device_name(engine)}", format_size(engine.num_bytes), f"context {engine.context:,}"]
     template = session.template
