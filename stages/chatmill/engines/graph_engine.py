@@ -65,10 +65,7 @@ class Graph:
 
 
 def read_graph(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Graph:
-    """Find the roles of a graph's inputs and outputs by their names.
-
-    Raises ValueError with the one that is not recognised.
-    """
+    """Find the roles of inputs and outputs by their names. Raises ValueError with one that is not recognised."""
     roles = [(node, _ROLE_OF[node.name]) for node in inputs if node.name in _ROLE_OF]
     pasts = [node for node in inputs if node.name not in _ROLE_OF]
     if unknown := [node for node in pasts if not _may_be_past(node)]:

@@ -73,11 +73,7 @@ class Session:
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
     ) -> dict[str, np.ndarray]:
-        """The outputs by name.
-
-        Raises ValueError in one line where the graph does not run with these tensors, and MemoryError where they are
-        too large.
-        """
+        """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
         try:
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
             results = self.session.run_with_ort_values(outputs, values)

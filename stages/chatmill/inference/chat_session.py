@@ -41,10 +41,7 @@ class PromptBuilder:
         stop_ids: Collection[int] = (),
         tools: Collection[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does; `tools` are those that `declare` names.
-
-        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
-        """
+        """`stop_ids` end an answer, as the template's end token does; `tools` are those that `declare` names."""
         special = tokenizer.special
         if engine.vocab_size < tokenizer.vocab_size:
             raise ValueError(
@@ -97,10 +94,7 @@ class PromptBuilder:
         return remaining, ids
 
     def prompt_ids(self, conversation: Conversation, *, follows: bool = False) -> list[int]:
-        """The ids of a conversation and the generation prompt.
-
-        A last message of the assistant is continued, unless another one `follows` it.
-        """
+        """The ids up to the answer; a last message of the assistant is continued, unless another one `follows` it."""
         continues = not follows and bool(conversation) and conversation[-1].role == "assistant"
         return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
 
@@ -150,10 +144,6 @@ class ChatSession:
         max_tokens: int = 256,
         stop: Sequence[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does; `tools` are declared in the chat.
-
-        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
-        """
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.max_tokens, self.stop = max_tokens, tuple(stop)
         self._prompts = PromptBuilder(engine, tokenizer, template, stop_ids, tools)

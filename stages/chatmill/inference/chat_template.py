@@ -57,10 +57,7 @@ class ChatTemplate(Protocol):
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
-        """A complete conversation, without a generation prompt; the assistant's text is marked as trained.
-
-        `train` may say otherwise for each message, as in a Record.
-        """
+        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
 
     def answer(self, message: Message) -> list[Segment]:
         """What follows the prompt: the assistant's message as the model writes it, without its end."""

@@ -85,10 +85,7 @@ def threads_for_chat(path: Path) -> int:
 
 
 def find_model(path: Path) -> Path:
-    """The path of a file of weights or a folder of them, or of a graph or GGUF file.
-
-    Raises ValueError where there is none, or several.
-    """
+    """The folder or file of a model's weights, its graph, or GGUF file. Raises ValueError for none and for several."""
     if not path.is_dir():
         if path.exists() and not path.name.endswith((".onnx", ".index.json", GGUF, *SUFFIXES)):
             raise ValueError(f"{path}: not a model: expected .onnx, {GGUF} or {', '.join(SUFFIXES)}, or a folder")
@@ -121,10 +118,7 @@ def engine_names(folder: Path) -> list[str]:
 def open_onnx_engine(
     file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "auto"
 ) -> Engine:
-    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
-
-    Raises ValueError, with the reason, if the graph cannot be read or run.
-    """
+    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for."""
     if not file.is_file():
         raise ValueError(f"{file} is missing: expected an ONNX graph, as export_onnx writes it")
     if check_manifest(file.parent) and device == "auto":

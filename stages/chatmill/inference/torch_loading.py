@@ -26,10 +26,7 @@ END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofte
 
 
 def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
-    """The engine of a model folder, or of one file of weights; transformers runs what our model cannot represent.
-
-    Raises ValueError for a damaged or unknown model.
-    """
+    """The engine of a model folder or one file of weights; transformers runs what our model cannot represent."""
     if not path.exists():
         raise ValueError(f"{path}: no such model")
     folder = path if path.is_dir() else path.parent
@@ -46,10 +43,7 @@ def open_weights(path: Path, *, device: str = "auto", threads: int | None = None
 
 
 def open_gguf(file: Path, device: str, threads: int | None) -> tuple[Engine, ChatTokenizer, ModelMetadata]:
-    """Open a file. Quantized weights become float32.
-
-    Raises ValueError for a damaged file, and for an architecture or a tokenizer that chatmill does not have.
-    """
+    """Open a file, whose quantized weights become float32. Raises ValueError for one that chatmill cannot read."""
     check_manifest(file.parent)
     content = read_gguf(file)
     fields = content.fields

@@ -54,10 +54,7 @@ def joined(updates: Sequence[Update]) -> Update:
 def new_answers(
     model: Model, prompts: Sequence[Prompt], config: GenerationConfig, n: int, time_limit: float
 ) -> list[Answer]:
-    """`n` answers to each prompt, the seed of each one greater than that of the last.
-
-    Raises ApiError if they are more than the model takes.
-    """
+    """`n` answers to each prompt, with seeds that count up. Raises ApiError if they are more than the model takes."""
     count, most = n * len(prompts), model.scheduler.max_jobs
     if count > most:
         message = f"n: {count} answers: expected at most {most}, which this server runs and queues"

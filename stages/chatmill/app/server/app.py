@@ -10,7 +10,7 @@ from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 import uvicorn.logging
@@ -58,22 +58,16 @@ def asset_routes() -> list[BaseRoute]:
 Handler = Callable[[Models, Request], Awaitable[Response]]
 
 
-class Endpoint(NamedTuple):
-    """An endpoint: its handler, and the parameters of its body; None for a GET."""
-
-    handle: Handler
-    request_type: type[requests.ModelRequest] | None = None
-
-
-ENDPOINTS = {
-    "/v1/chat/completions": Endpoint(api.create_chat_completion, requests.ChatRequest),
-    "/v1/completions": Endpoint(api.create_completion, requests.CompletionRequest),
-    "/tokenize": Endpoint(api.tokenize, requests.TokenizeRequest),
-    "/detokenize": Endpoint(api.detokenize, requests.DetokenizeRequest),
-    "/tokens": Endpoint(api.token_logprobs, requests.TokensRequest),
-    "/health": Endpoint(api.health),
-    "/v1/models": Endpoint(api.list_models),
-    "/v1/models/{name}": Endpoint(api.show_model),
+# the handler of each endpoint, and the type of its body; None for a GET
+ENDPOINTS: dict[str, tuple[Handler, type[requests.ModelRequest] | None]] = {
+    "/v1/chat/completions": (api.create_chat_completion, requests.ChatRequest),
+    "/v1/completions": (api.create_completion, requests.CompletionRequest),
+    "/tokenize": (api.tokenize, requests.TokenizeRequest),
+    "/detokenize": (api.detokenize, requests.DetokenizeRequest),
+    "/tokens": (api.token_logprobs, requests.TokensRequest),
+    "/health": (api.health, None),
+    "/v1/models": (api.list_models, None),
+    "/v1/models/{name}": (api.show_model, None),
 }
 
 
@@ -87,10 +81,10 @@ def api_routes(models: Models) -> list[Route]:
         *(
             Route(
                 path.replace("{name}", "{name:path}"),
-                partial(endpoint.handle, models),
-                methods=["POST" if endpoint.request_type else "GET"],
+                partial(handle, models),
+                methods=["POST" if request_type else "GET"],
             )
-            for path, endpoint in ENDPOINTS.items()
+            for path, (handle, request_type) in ENDPOINTS.items()
         ),
         Route("/openapi.json", show_openapi),
     ]
@@ -98,31 +92,31 @@ def api_routes(models: Models) -> list[Route]:
 
 def openapi() -> dict[str, Any]:
     """The description of all endpoints, in OpenAPI 3.1."""
-    types = [endpoint.request_type for endpoint in ENDPOINTS.values() if endpoint.request_type]
+    types = [request_type for _, request_type in ENDPOINTS.values() if request_type]
     _, schemas = models_json_schema(
         [(request_type, "validation") for request_type in types], ref_template="#/components/schemas/{model}"
     )
     return {
         "openapi": "3.1.0",
         "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
-        "paths": {path: _operation(path, endpoint) for path, endpoint in ENDPOINTS.items()},
+        "paths": {path: _operation(path, *endpoint) for path, endpoint in ENDPOINTS.items()},
         "components": {"schemas": schemas["$defs"], "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}, {}],
     }
 
 
-def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
+def _operation(path: str, handle: Handler, request_type: type[requests.ModelRequest] | None) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
-        "summary": (endpoint.handle.__doc__ or "").partition("\n")[0],
+        "summary": (handle.__doc__ or "").partition("\n")[0],
         "responses": {"200": {"description": "the result"}, "default": {"description": "an error"}},
     }
     if "{name}" in path:
         schema = {"type": "string"}
         operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
-    if endpoint.request_type is None:
+    if request_type is None:
         return {"get": operation}
-    body = {"$ref": f"#/components/schemas/{endpoint.request_type.__name__}"}
+    body = {"$ref": f"#/components/schemas/{request_type.__name__}"}
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return {"post": operation}
 

@@ -230,10 +230,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def parse(models: Models, request: Request, request_type: type[RequestType]) -> tuple[RequestType, int]:
-    """The parameters of a request and the bytes of its body.
-
-    Large bodies are parsed one at a time in a thread, as parsing blocks all threads.
-    """
+    """A request's parameters and its number of bytes. Large ones are parsed one by one, as that blocks all threads."""
     body = await read_body(request)
     if len(body) < MAX_INLINE_JSON:
         return parse_request(request_type, body), len(body)

@@ -80,10 +80,7 @@ def _check(name: str) -> None:
 
 
 class TerminalChat:
-    """A chat session in the terminal: its display options and its transcript.
-
-    `show_notices`: print statistics after each answer; `verbose`: print its tokens.
-    """
+    """A chat session in the terminal, which prints statistics after each answer and, if `verbose`, its tokens."""
 
     def __init__(
         self,

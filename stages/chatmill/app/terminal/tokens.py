@@ -230,10 +230,7 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
 
 
 def show_tokens(session: ChatSession) -> None:
-    """Print each token of the latest question and of its answer over its id; after /load those of the last message.
-
-    Raises ValueError where there is no answer.
-    """
+    """Print each token of the latest exchange over its id; after /load those of the last message."""
     if session.answer_stats is None:
         _show_last_message(session)
         return
@@ -284,10 +281,7 @@ OTHER_COLUMNS = 40  # that a table needs beside the token
 
 
 def show_probabilities(session: ChatSession) -> None:
-    """Print each token of the latest answer over its probability, and alternatives where the model hesitated.
-
-    Raises ValueError where there is no answer.
-    """
+    """Print each token of the latest answer over its probability, and alternatives where the model hesitated."""
     columns, tokenizer = shutil.get_terminal_size().columns, session.tokenizer
     tokens = tokens_of_ids(_answer_ids(session), tokenizer)
     probabilities = list(answer_probabilities(session, 1 + ALTERNATIVES))
@@ -299,10 +293,7 @@ def show_probabilities(session: ChatSession) -> None:
 
 
 def show_likeliest(session: ChatSession, number: int) -> None:
-    """Print the likeliest tokens at the place of token `number`, from 1, of the latest answer.
-
-    Raises ValueError where there is no such token, or where the model did not choose it.
-    """
+    """Print the likeliest tokens at the place of token `number`, from 1, of the latest answer."""
     ids = _answer_ids(session)
     if not 1 <= number <= len(ids):
         raise ValueError(f"/why: expected the number of a token, 1 to {len(ids)}, got {number}")
