@@ -8,7 +8,8 @@ D head size, V vocabulary.
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,23 +75,23 @@ class Session:
         self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
     ) -> dict[str, np.ndarray]:
         """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
-        try:
+        with self._errors_in_a_line():
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
             results = self.session.run_with_ort_values(outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
-        except ERRORS as error:
-            raise self._failure(error) from error
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with the bound inputs and outputs; errors are those of `run`."""
-        try:
+        with self._errors_in_a_line():
             self.session.run_with_iobinding(binding)
-        except ERRORS as error:
-            raise self._failure(error) from error
 
-    def _failure(self, error: Exception) -> Exception:
-        failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
-        return as_memory_error(error, self.device) or failed
+    @contextmanager
+    def _errors_in_a_line(self) -> Iterator[None]:
+        try:
+            yield
+        except ERRORS as error:
+            failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
+            raise as_memory_error(error, self.device) or failed from error
 
 
 def _providers(device: str) -> list[Any]:

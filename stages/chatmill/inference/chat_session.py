@@ -71,10 +71,7 @@ class PromptBuilder:
     def truncate(
         self, conversation: Conversation, max_tokens: int, *, follows: bool = False
     ) -> tuple[Conversation, list[int]]:
-        """The conversation, without its oldest turns where it is too long, and its prompt ids, as of `prompt_ids`.
-
-        Raises ValueError where its last turn alone is too long.
-        """
+        """The conversation without the oldest turns that do not fit, and its ids. Raises ValueError if none fits."""
         room, ids = self.max_prompt_tokens(max_tokens), self.prompt_ids(conversation, follows=follows)
         if len(ids) <= room:
             return conversation, ids

@@ -54,7 +54,11 @@ def load_model(
             engine, own_tokenizer, files = open_gguf(model, device, threads)
         else:
             files = read_model_metadata(folder)
-            engine = _open_engine(model, files.context, device, threads)
+            if model.suffix == ".onnx":
+                name = next((name for name, file in ONNX_FILES.items() if file == model.name), "onnx")
+                engine = open_onnx_engine(model, name=name, device=device, threads=threads, context=files.context)
+            else:
+                engine = _open_weights(model, device, threads)
     loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
@@ -130,14 +134,6 @@ def open_onnx_engine(
     if session.device != "cpu":
         raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
     return SharedCacheEngine(session, name)
-
-
-def _open_engine(model: Path, context: int | None, device: str, threads: int | None) -> Engine:
-    if model.suffix != ".onnx":
-        return _open_weights(model, device, threads)
-    names = {file: name for name, file in ONNX_FILES.items()}
-    name = names.get(model.name, "onnx")
-    return open_onnx_engine(model, name=name, device=device, threads=threads, context=context)
 
 
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:

@@ -65,10 +65,7 @@ class Sampler:
         self._random = np.random.default_rng(sampling.seed)
 
     def sample(self, logits: np.ndarray, generated_ids: Sequence[int] = (), likeliest: int | None = None) -> int:
-        """The next id, from logits (V,) and the ids of the reply so far; `likeliest` is the argmax, where it is known.
-
-        Raises ValueError where the largest logit is not finite.
-        """
+        """The next id, from logits (V,) and the ids of the reply so far; `likeliest` is the argmax, if it is known."""
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
             logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None

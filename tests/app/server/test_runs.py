@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from chatmill.app.runs.listing import State
 from chatmill.app.runs.rows import RunFiles, run_metrics, run_rows
 from chatmill.app.server.runs import Runs, points, routes
-from chatmill.app.server.security import ApiError, handle_api_error
+from chatmill.app.server.security import ApiError, handle_error
 from support.run_repository import CURVE, RunRepository
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -58,7 +58,7 @@ def listed(repository):
 @pytest.fixture(scope="module")
 def client(listed):
     """A client of the routes, after a listing."""
-    app = Starlette(routes=routes(listed), exception_handlers={ApiError: handle_api_error})
+    app = Starlette(routes=routes(listed), exception_handlers={ApiError: handle_error})
     with TestClient(app) as client:
         client.get("/runs.json?refresh=1")
         yield client

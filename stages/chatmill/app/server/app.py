@@ -28,13 +28,7 @@ from starlette.types import ASGIApp
 
 from chatmill.app.server import api, requests, runs
 from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
-from chatmill.app.server.security import (
-    ApiError,
-    SecurityMiddleware,
-    handle_api_error,
-    handle_exception,
-    handle_http_exception,
-)
+from chatmill.app.server.security import ApiError, SecurityMiddleware, handle_error
 
 # The pages and their scripts and styles: files of the package.
 
@@ -156,20 +150,10 @@ def create_app(
                 allow_headers=["authorization", "content-type"],
             ),
         ],
-        exception_handlers={
-            ApiError: handle_api_error,
-            HTTPException: handle_http_exception,
-            ClientDisconnect: handle_disconnect,
-            Exception: handle_exception,
-        },
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect, Exception), handle_error),
     )
     app.router.redirect_slashes = False
     return app
-
-
-async def handle_disconnect(_: Request, __: Exception) -> Response:
-    """Handle ClientDisconnect; the client does not read this response."""
-    return ApiError(400, "the client disconnected").response()
 
 
 class RedactingFormatter(uvicorn.logging.DefaultFormatter):

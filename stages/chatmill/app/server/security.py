@@ -11,7 +11,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -54,24 +55,21 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(503, str(error) or "out of memory", code="out_of_memory")
 
 
-async def handle_api_error(_: Request, error: Exception) -> Response:
-    """Starlette's handler of ApiError; it is async because Starlette would call another one in a thread."""
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def handle_http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's handler of HTTPException, which is raised where no route matches."""
-    status = getattr(error, "status_code", 404)
-    messages = {404: "page not found", 405: f"method {request.method} not allowed"}
-    response = ApiError(status, f"{request.url.path}: {messages.get(status, error)}").response()
-    response.headers.update(getattr(error, "headers", None) or {})
-    return response
-
-
-async def handle_exception(_: Request, __: Exception) -> Response:
-    """Starlette's handler of all other exceptions, which are logged to stderr."""
-    return ApiError(500, "internal server error: see the server's log").response()
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler of all exceptions; it is async because Starlette would call another one in a thread."""
+    match error:
+        case ApiError():
+            return error.response()
+        case ClientDisconnect():
+            return ApiError(400, "the client disconnected").response()  # nobody reads it
+        case HTTPException():  # no route matches
+            messages = {404: "page not found", 405: f"method {request.method} not allowed"}
+            message = messages.get(error.status_code, error.detail)
+            response = ApiError(error.status_code, f"{request.url.path}: {message}").response()
+            response.headers.update(error.headers or {})
+            return response
+        case _:
+            return ApiError(500, "internal server error: see the server's log").response()
 
 
 # Responses that are cancelled when the client disconnects, and server-sent events.

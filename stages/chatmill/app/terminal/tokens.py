@@ -166,10 +166,7 @@ def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
 
 
 def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
-    """Three lines for each row of tokens; a row begins after a newline, and where a token would not fit.
-
-    `labels` stand below the tokens instead of their ids.
-    """
+    """Three lines for each row of tokens over their ids or `labels`; it ends with a newline, or where it is full."""
     labels = [str(token.id) for token in tokens] if labels is None else labels
     for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
         yield _spaced((cell.style, ljust(cell.text, cell.width)) for cell in row)
