@@ -24,7 +24,7 @@ FLUSH = 0.02  # seconds between two updates, in which a fast model's tokens gath
 class Answer(NamedTuple):
     model: Model
     prompt: Prompt
-    index: int
+    number: int  # among the answers to the request, from 0
     job: CompletionJob
 
     async def updates(self) -> AsyncIterator[Update]:
@@ -131,13 +131,13 @@ class ChoiceWriter:
 
     def final_chunk(self) -> JsonObject:
         empty: JsonObject = {"delta": {}} if self._is_chat else {"text": ""}
-        end = {"index": self._answer.index, "logprobs": None, "finish_reason": self._answer.job.finish_reason}
+        end = {"index": self._answer.number, "logprobs": None, "finish_reason": self._answer.job.finish_reason}
         return {"choices": [{**empty, **end}]}
 
     def _common(self, update: Update) -> JsonObject:
         token_ids = {"token_ids": update.ids} if self._returns_ids else {}
         logprobs = self._logprobs(update.logprobs)
-        return {"index": self._answer.index, "logprobs": logprobs, "finish_reason": None, **token_ids}
+        return {"index": self._answer.number, "logprobs": logprobs, "finish_reason": None, **token_ids}
 
     def _logprobs(self, logprobs: list[TokenLogprob]) -> JsonObject | None:
         if self._answer.job.num_logprobs is None:
@@ -175,7 +175,7 @@ class CompletionWriter:
 
     async def _events(self) -> AsyncIterator[bytes]:
         async for answer, update in merged(self._answers):
-            choice = self._choices[answer.index]
+            choice = self._choices[answer.number]
             if update or choice.is_first:
                 yield self._chunk(choice.chunk(update or Update([], [], [])))
             if not update:

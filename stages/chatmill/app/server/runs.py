@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from time import time
@@ -193,9 +194,9 @@ class Verdicts:
             stopped.set()
 
     def _judge(self, sides: Sequence[Sequence[str]], measured: Callable[[Run], None]) -> dict[str, Any]:
-        options = {"format": None, "limit": LIMIT, "tokens": None, "device": "auto", "threads": None}
+        judge = partial(views.compare_sides, format=None, limit=LIMIT, tokens=None, device="auto", threads=None)
         try:
-            verdict = views.compare_sides(sides, self._folder / TEST_DATA, measured=measured, **options)
+            verdict = judge(sides, self._folder / TEST_DATA, measured=measured)
         except _Stopped:
             return {}
         except USER_ERRORS as error:
