@@ -66,11 +66,6 @@ ENDPOINTS: dict[str, tuple[Handler, type[requests.ModelRequest] | None]] = {
 
 
 def api_routes(models: Models) -> list[Route]:
-    description = JSONResponse(openapi())
-
-    async def show_openapi(_: Request) -> Response:
-        return description
-
     return [
         *(
             Route(
@@ -80,7 +75,7 @@ def api_routes(models: Models) -> list[Route]:
             )
             for path, (handle, request_type) in ENDPOINTS.items()
         ),
-        Route("/openapi.json", show_openapi),
+        Route("/openapi.json", JSONResponse(openapi()), methods=["GET"]),
     ]
 
 

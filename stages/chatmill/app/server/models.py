@@ -7,7 +7,6 @@ from dataclasses import asdict
 from time import time
 from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -43,11 +42,7 @@ def load_chat(argument: str) -> LoadedChat:
 def loaded_chat_routes(chat: LoadedChat | None) -> list[Route]:
     if chat is None:
         return []
-
-    async def show(_: Request) -> Response:
-        return Response(chat.line, media_type="application/jsonl")
-
-    return [Route(f"/chats/{chat.id}", show)]
+    return [Route(f"/chats/{chat.id}", Response(chat.line, media_type="application/jsonl"), methods=["GET"])]
 
 
 # The models of a server: those named at its start, and those of DVC's runs, which are loaded on request.
