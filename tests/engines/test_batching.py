@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine
 from export_onnx import main as export
@@ -35,9 +36,8 @@ def expected(ids):
 
 ACTIONS = st.lists(
     st.one_of(
-        st.tuples(st.just("join"), st.integers(1, 30)),
-        st.tuples(st.just("leave"), st.integers(0, ROWS - 1)),
         st.tuples(st.just("rewind"), st.integers(0, ROWS - 1)),
+        st.tuples(st.just("append"), st.integers(0, ROWS - 1)),
         st.tuples(st.just("step"), st.permutations(range(ROWS)).flatmap(lambda p: st.just(p[: 1 + p[0]]))),
     ),
     max_size=12,
@@ -47,31 +47,28 @@ ACTIONS = st.lists(
 @each_engine
 @settings(max_examples=30)
 @given(actions=ACTIONS)
-def test_each_chat_gets_the_logits_it_would_get_alone_whoever_joins_and_leaves(engines, name, actions):
-    chats, texts = engines[name].chat_batch(ROWS), {}
+def test_each_chat_gets_the_logits_it_would_get_alone_whatever_the_others_do(engines, name, actions):
+    batch = make_chat_batch(engines[name], ROWS)
+    chats, texts = batch.chats, {chat: [] for chat in batch.chats}
     for action, number in actions:
-        here = list(texts)
-        if action == "join" and len(here) < ROWS:
-            texts[chat := chats.join()] = some_ids(number)
-            np.testing.assert_allclose(chat.append(texts[chat]), expected(texts[chat]), atol=1e-4)
+        if action == "append":
+            chat, ids = chats[number], some_ids(7 + len(texts[chats[number]]))
+            texts[chat] += ids
+            np.testing.assert_allclose(chat.append(ids), expected(texts[chat]), atol=1e-4)
         elif action == "step":
-            given = [(here[i], some_ids(1, len(texts[here[i]]))[0]) for i in number if i < len(here)]
-            logits = chats.step(given) if given else []
-            for (chat, token), row in zip(given, logits, strict=True):
+            given = [(chats[i], some_ids(1, len(texts[chats[i]]))[0]) for i in number]
+            for (chat, token), row in zip(given, batch.step(given), strict=True):
                 texts[chat].append(token)
                 np.testing.assert_allclose(row, expected(texts[chat]), atol=1e-4)
-        elif action == "leave" and number < len(here):
-            chats.leave(here[number])
-            del texts[here[number]]
-        elif action == "rewind" and number < len(here):
-            del texts[here[number]][5:]
-            here[number].rewind(len(texts[here[number]]))
+        else:
+            del texts[chats[number]][5:]
+            chats[number].rewind(len(texts[chats[number]]))
 
 
 @each_engine
 def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
-    questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], engines[name].chat_batch(ROWS)
-    sessions = [ChatSession(chats.join(), byte_tokenizer(), max_tokens=12) for _ in questions]
+    questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], make_chat_batch(engines[name], ROWS).chats
+    sessions = [ChatSession(chat, byte_tokenizer(), max_tokens=12) for chat in chats]
     streams = [session.ask(question) for session, question in zip(sessions, questions, strict=True)]
     turns = list(zip_longest(*streams, fillvalue=""))
     for question, texts in zip(questions, zip(*turns, strict=True), strict=True):
@@ -80,12 +77,7 @@ def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
 
 
 @each_engine
-def test_more_chats_than_there_is_room_for_and_tokens_that_do_not_fit_are_refused(engines, name):
-    chats = engines[name].chat_batch(1)
-    chat = chats.join()
-    with pytest.raises(ValueError, match="all 1 rows are taken: let a chat leave first"):
-        chats.join()
+def test_a_token_outside_the_vocabulary_is_refused(engines, name):
+    batch = make_chat_batch(engines[name], 1)
     with pytest.raises(ValueError, match="expected 0 to 319"):
-        chats.step([(chat, 320)])
-    chats.leave(chat)
-    assert chats.join().length == 0
+        batch.step([(batch.chats[0], 320)])

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from contextlib import contextmanager
+from pathlib import Path
 from unittest.mock import patch
 
 from starlette.testclient import TestClient
@@ -33,7 +34,7 @@ def answer_ids(text):
 
 @contextmanager
 def client_of(models, **options):
-    app = create_app(models, Runs(None), ["127.0.0.1"], [], None)
+    app = create_app(models, Runs(Path("/nowhere")), ["127.0.0.1"], [], None)
     with TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False, **options) as client:
         yield client
     asyncio.run(models.drain(0))

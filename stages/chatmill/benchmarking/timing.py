@@ -55,7 +55,8 @@ class TimedEngine:
     """An engine that measures its own time in `append`."""
 
     def __init__(self, engine: Engine) -> None:
-        self.context, self._engine, self.seconds = engine.context, engine, 0.0
+        self.vocab_size, self.context = engine.vocab_size, engine.context
+        self._engine, self.seconds = engine, 0.0
 
     @property
     def length(self) -> int:

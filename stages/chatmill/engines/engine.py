@@ -5,8 +5,8 @@ Shapes: T time (tokens given), V vocabulary.
 
 import os
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,14 +18,13 @@ ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
     "onnx_int8_dynamic": "model_shared_int8_dynamic.onnx",
     "onnx_int4": "model_shared_int4.onnx",
 }
-
-
 _NO_MEMORY = re.compile(r"out of memory|allocate memory|failed to allocate|bad.?alloc", re.IGNORECASE)
 
 
 class Reader(Protocol):
     """Reads one sequence in any number of calls."""
 
+    vocab_size: int  # width of the logits: not less than the tokenizer's
     context: int  # tokens that fit
 
     @property
@@ -42,7 +41,6 @@ class Engine(Reader, Protocol):
     name: str
     device: str  # cpu, cuda:0 …
     num_bytes: int  # of its weights
-    vocab_size: int  # width of the logits: not less than the tokenizer's
     fingerprint: str  # of the tokenizer the model was trained with; "" if its files do not name it
     template: str  # that it was trained with; "" if its files do not name it
 
@@ -53,18 +51,7 @@ class Engine(Reader, Protocol):
         """Logits (T, V) float32 after each position of a complete sequence. Leaves the cache empty."""
 
 
-class Bounds(Protocol):
-    """The limits of what a model can read, and what it has read."""
-
-    vocab_size: int
-    context: int
-
-    @property
-    def length(self) -> int:
-        """Tokens read so far."""
-
-
-def check_append(engine: Bounds, ids: Sequence[int]) -> None:
+def check_append(engine: Reader, ids: Sequence[int]) -> None:
     """Raise ValueError unless there are ids, all in the vocabulary, and they fit into the remaining context."""
     if not len(ids):
         raise ValueError("no token ids to read")
@@ -75,7 +62,7 @@ def check_append(engine: Bounds, ids: Sequence[int]) -> None:
         raise ValueError(f"{total} tokens, but the model's context is {engine.context}: give it a shorter text")
 
 
-def check_rewind(engine: Bounds, length: int) -> None:
+def check_rewind(engine: Reader, length: int) -> None:
     """Raise ValueError unless the cache holds `length` tokens."""
     if not 0 <= length <= engine.length:
         raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")
@@ -88,6 +75,17 @@ def as_memory_error(error: Exception, device: str) -> MemoryError | None:
     remedies = ["shorten the conversation (/clear)", "lower max_tokens", "use a smaller model"]
     remedies += [] if device.startswith(("cpu", "auto")) else ["use --device cpu"]
     return MemoryError(f"out of memory on {device}: {', or '.join(remedies)}")
+
+
+@contextmanager
+def memory_errors(device: str) -> Iterator[None]:
+    """Raise MemoryError, with the remedies, where an error means that the device is out of memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if out_of_memory := as_memory_error(error, device):
+            raise out_of_memory from error
+        raise
 
 
 def default_threads() -> int:
@@ -118,18 +116,15 @@ class Caches(Protocol):
 
 
 class CachedEngine:
-    """The methods of an engine that reads into one row of shared caches; subclasses set its other attributes."""
+    """The methods of an engine that reads into one row of shared caches, which may change."""
 
-    vocab_size: int
-    context: int
-
-    def __init__(self, caches: Caches, row: int) -> None:
+    def __init__(self, caches: Caches, row: int, vocab_size: int, context: int) -> None:
+        self.row, self.vocab_size, self.context = row, vocab_size, context
         self.length = 0
-        self.row = row  # of the caches
+        self.continues = caches.continues  # whether `append_all` can read a sequence in several calls
         self._caches = caches
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those in the cache: logits (V,) of the next token."""
         check_append(self, ids)
         logits = self._caches.read(self.row, ids, self.length)
         self.length += len(ids)
@@ -142,57 +137,28 @@ class CachedEngine:
         self.length += len(ids) if self.continues else 0
         return logits
 
-    @property
-    def continues(self) -> bool:
-        """Whether `append_all` can read a sequence in several calls."""
-        return self._caches.continues
-
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
         check_rewind(self, length)
         self.length = length
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         logits = self.append_all(ids)
         self.rewind(0)
         return logits
 
 
-class BatchedChat(CachedEngine):
-    """The engine of one chat of a ChatBatch; its row may change."""
-
-    def __init__(self, model: Engine, caches: Caches, row: int) -> None:
-        super().__init__(caches, row)
-        self.name, self.device, self.num_bytes = model.name, model.device, model.num_bytes
-        self.vocab_size, self.context = model.vocab_size, model.context
-        self.fingerprint, self.template = model.fingerprint, model.template
-
-
 class ChatBatch:
-    """Chats that share one model: any may join, leave, or be left out of a step at any time."""
+    """Chats that share one model; any of them may be left out of a step."""
 
     def __init__(self, model: Engine, caches: Caches, rows: int) -> None:
-        self._model, self._caches = model, caches
-        self._rows: list[BatchedChat | None] = [None] * rows
+        self.chats = [CachedEngine(caches, row, model.vocab_size, model.context) for row in range(rows)]
+        self._caches = caches
+        self._rows = self.chats[:]  # the chat of each row
 
-    def join(self) -> BatchedChat:
-        """A new chat, with an empty cache. Raises ValueError where all rows are taken."""
-        if None not in self._rows:
-            raise ValueError(f"all {len(self._rows)} rows are taken: let a chat leave first")
-        row = self._rows.index(None)
-        chat = self._rows[row] = BatchedChat(self._model, self._caches, row)
-        return chat
-
-    def leave(self, chat: BatchedChat) -> None:
-        """Remove a chat, which can no longer be used."""
-        self._rows[chat.row], chat.row = None, -1
-
-    def step(self, given: Sequence[tuple[BatchedChat, int]]) -> np.ndarray:
+    def step(self, given: Sequence[tuple[CachedEngine, int]]) -> np.ndarray:
         """Read one id for each of some chats: logits (B, V) of the next tokens, in the same order."""
         for chat, token in given:
-            assert self._rows[chat.row] is chat, "this chat has left"
             check_append(chat, [token])
         rows = self._bring_forward([chat for chat, _ in given])
         in_order = rows == list(range(len(rows)))  # as they stay while the same chats continue
@@ -202,30 +168,26 @@ class ChatBatch:
             chat.length += 1
         return logits if in_order else logits[rows]
 
-    def _bring_forward(self, chats: list[BatchedChat]) -> list[int]:
+    def _bring_forward(self, chats: list[CachedEngine]) -> list[int]:
         """Move these chats to the first rows, and return the row of each; those that are there stay."""
-        if max(chat.row for chat in chats) >= len(chats):
-            free = [row for row, chat in enumerate(self._rows[: len(chats)]) if chat not in chats]
-            for chat in chats:
-                if chat.row >= len(chats):
-                    self._swap(chat.row, free.pop())
+        displaced = [chat for chat in self._rows[: len(chats)] if chat not in chats]
+        for chat in chats:
+            if chat.row >= len(chats):
+                self._swap(chat, displaced.pop())
         return [chat.row for chat in chats]
 
-    def _swap(self, first: int, second: int) -> None:
-        moved = [self._rows[first], self._rows[second]]
-        self._caches.swap(first, second, max(chat.length for chat in moved if chat))
-        self._rows[second], self._rows[first] = moved
-        for row in (first, second):
-            if chat := self._rows[row]:
-                chat.row = row
+    def _swap(self, first: CachedEngine, second: CachedEngine) -> None:
+        self._caches.swap(first.row, second.row, max(first.length, second.length))
+        first.row, second.row = second.row, first.row
+        self._rows[first.row], self._rows[second.row] = first, second
 
 
 @runtime_checkable
 class SupportsBatching(Protocol):
     """An engine that several chats can use at once."""
 
-    def chat_batch(self, rows: int) -> ChatBatch:
-        """A batch of up to `rows` chats. Raises ValueError for a model that reads one chat at a time."""
+    def new_caches(self, rows: int) -> Caches | None:
+        """The caches of `rows` chats; None for a model that reads one chat at a time."""
 
 
 class SingleRowCaches:
@@ -237,16 +199,13 @@ class SingleRowCaches:
         self._engine = engine
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the first `past` tokens: logits (V,) of the next token."""
         self._engine.rewind(past)
         return self._engine.append(ids)
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
-        """Read one id after the first `pasts[0]` tokens: logits (1, V) of the next token."""
         return self.read(0, ids, pasts[0])[None]
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read a complete sequence: logits (keep, V) after each of the last ids."""
         assert past == 0, "the engine returns logits after each id for complete sequences only"
         return self._engine.sequence_logits(ids)[-keep:]
 
@@ -254,9 +213,7 @@ class SingleRowCaches:
         """Do nothing: there is only one row."""
 
 
-def make_chat_batch(model: Engine, rows: int) -> tuple[ChatBatch, int]:
-    """A batch of chats with a model, and how many it has room for: `rows`, or one."""
-    if isinstance(model, SupportsBatching):
-        with suppress(ValueError):  # a model with chunks or a sliding window
-            return model.chat_batch(rows), rows
-    return ChatBatch(model, SingleRowCaches(model), 1), 1
+def make_chat_batch(model: Engine, rows: int) -> ChatBatch:
+    """A batch of `rows` chats with a model, or of one if it reads one chat at a time."""
+    caches = model.new_caches(rows) if isinstance(model, SupportsBatching) else None
+    return ChatBatch(model, caches, rows) if caches else ChatBatch(model, SingleRowCaches(model), 1)

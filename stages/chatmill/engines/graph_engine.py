@@ -65,10 +65,7 @@ class Graph:
 
 
 def read_graph(inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> Graph:
-    """Find the roles of a graph's inputs and outputs by their names.
-
-    Raises ValueError with the one that is not recognised.
-    """
+    """Find the roles of inputs and outputs by their names. Raises ValueError with one that is not recognised."""
     roles = [(node, _ROLE_OF[node.name]) for node in inputs if node.name in _ROLE_OF]
     pasts = [node for node in inputs if node.name not in _ROLE_OF]
     if unknown := [node for node in pasts if not _may_be_past(node)]:
@@ -183,12 +180,10 @@ class RunInput(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Tokens read after this run."""
         return self.past + len(self.ids)
 
     @property
     def padding(self) -> int:
-        """Positions after the last token."""
         return self.time - len(self.ids)
 
 
@@ -212,17 +207,14 @@ class GraphEngine:
 
     @property
     def length(self) -> int:
-        """Tokens read so far."""
         return len(self._ids)
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those read before: logits (V,) of the next token."""
         check_append(self, ids)
         last: np.ndarray = self._read(ids, all_logits=False)[-1]
         return last
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
         check_rewind(self, length)
         del self._ids[length:]
         if length >= self._cached:
@@ -234,7 +226,6 @@ class GraphEngine:
             self._cached, self._past = 0, self._empty_past()
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         logits = self._read(ids, all_logits=True)

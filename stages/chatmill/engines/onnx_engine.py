@@ -8,7 +8,8 @@ D head size, V vocabulary.
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from chatmill.engines.engine import CachedEngine, ChatBatch, as_memory_error, default_threads
+from chatmill.engines.engine import CachedEngine, as_memory_error, default_threads
 
 ERRORS = (
     state.EPFail,
@@ -68,34 +69,29 @@ class Session:
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
     def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
-        """Zeros of a type that is named as ONNX Runtime names it."""
         return np.zeros(shape, _dtype(kind))
 
     def run(
         self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
     ) -> dict[str, np.ndarray]:
-        """The outputs by name.
-
-        Raises ValueError in one line where the graph does not run with these tensors, and MemoryError where they are
-        too large.
-        """
-        try:
+        """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
+        with self._errors_in_a_line():
             values = {name: _to_value(array, types[name]) for name, array in feed.items()}
             results = self.session.run_with_ort_values(outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
-        except ERRORS as error:
-            raise self._failure(error) from error
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with the bound inputs and outputs; errors are those of `run`."""
-        try:
+        with self._errors_in_a_line():
             self.session.run_with_iobinding(binding)
-        except ERRORS as error:
-            raise self._failure(error) from error
 
-    def _failure(self, error: Exception) -> Exception:
-        failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
-        return as_memory_error(error, self.device) or failed
+    @contextmanager
+    def _errors_in_a_line(self) -> Iterator[None]:
+        try:
+            yield
+        except ERRORS as error:
+            failed = ValueError(f"{self.file}: ONNX Runtime cannot run it: {_line(error)}")
+            raise as_memory_error(error, self.device) or failed from error
 
 
 def _providers(device: str) -> list[Any]:
@@ -169,7 +165,6 @@ class SharedCaches:
         self._readers: dict[int, onnxruntime.IOBinding] = {}
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the first `past` tokens of a row, in chunks: logits (V,) of the next token."""
         if len(ids) == 1:
             last: np.ndarray = self.step(ids, [past], row)[0]
             return last
@@ -179,7 +174,7 @@ class SharedCaches:
         return last
 
     def step(self, ids: Sequence[int], pasts: Sequence[int], first: int = 0) -> np.ndarray:
-        """Read one id for each row from `first` on, after its past: logits (B, V) of the next tokens."""
+        """Read one id for each row from `first` on."""
         rows = range(first, first + len(ids))
         step = self._steps.get(rows) or self._steps.setdefault(rows, self._new_step(rows))
         step.ids[:, 0] = ids
@@ -189,7 +184,6 @@ class SharedCaches:
         return step.logits[:, 0].copy()
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read ids after the first `past` tokens of a row: logits (keep, V) after each of the last ids."""
         binding = self._readers.get(row) or self._readers.setdefault(row, self._new_binding(range(row, row + 1)))
         total = past + len(ids)
         _bind_inputs(
@@ -201,7 +195,6 @@ class SharedCaches:
         return logits
 
     def swap(self, first: int, second: int, length: int) -> None:
-        """Exchange the first `length` tokens of two rows."""
         for cache in self._caches.values():
             cache[[first, second], :, :length] = cache[[second, first], :, :length]
 
@@ -237,12 +230,11 @@ class SharedCacheEngine(CachedEngine):
 
     def __init__(self, session: Session, name: str) -> None:
         caches = SharedCaches(session, rows=1)
-        super().__init__(caches, row=0)
+        super().__init__(caches, 0, caches.vocab_size, caches.context)
         self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
-        self.context, self.vocab_size = caches.context, caches.vocab_size
         self.fingerprint = session.metadata["chatmill.fingerprint"]
         self.template = session.metadata["chatmill.template"]
         self._session = session
 
-    def chat_batch(self, rows: int) -> ChatBatch:
-        return ChatBatch(self, SharedCaches(self._session, rows), rows)
+    def new_caches(self, rows: int) -> SharedCaches:
+        return SharedCaches(self._session, rows)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chatmill.engines.engine import ChatBatch, as_memory_error, check_append, check_rewind, default_threads
+from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_errors
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import INITIAL_CACHE_LENGTH
 
@@ -38,11 +38,7 @@ class TorchCaches:
     continues = True
 
     def __init__(self, model: ChatModel, rows: int, device: str) -> None:
-        """Raises ValueError for a model with chunks or a sliding window."""
         config = model.config
-        if config.variant.sliding_window or config.chunking:
-            what = "chunks" if config.chunking else "a sliding window"
-            raise ValueError(f"a model with {what} reads one chat at a time")
         self._model, self._device = model, device
         shape = (
             rows,
@@ -56,22 +52,19 @@ class TorchCaches:
         )
 
     def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        """Read ids after the first `past` tokens of a row: logits (V,) of the next token."""
         last: np.ndarray = self.run(row, ids, past, keep=1)[-1]
         return last
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """Read ids after the first `past` tokens of a row: logits (T, V) of all, or with keep=1 (1, V) of the last."""
+        """All logits are kept unless `keep` is 1."""
         logits: np.ndarray = self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
         return logits
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
-        """Read one id for each of the first rows, after its past: logits (B, V) of the next tokens."""
         return self._run(slice(len(ids)), [[token] for token in ids], pasts, last_only=True)[:, 0]
 
     @torch.inference_mode()
     def swap(self, first: int, second: int, length: int) -> None:
-        """Exchange the first `length` tokens of two rows."""
         for cache in (*self._keys, *self._values):
             cache[[first, second], :, :length] = cache[[second, first], :, :length]
 
@@ -79,7 +72,7 @@ class TorchCaches:
     def _run(self, rows: slice, ids: list[list[int]], pasts: Sequence[int], *, last_only: bool) -> np.ndarray:
         """(B, T) ids -> logits (B, T, V), or (B, 1, V) of the last position."""
         past, time = max(pasts), len(ids[0])
-        try:
+        with memory_errors(self._device):
             self._make_room(past + time)
             batch, columns = torch.tensor(ids, device=self._device), torch.arange(past + time, device=self._device)
             positions = torch.tensor(pasts, device=self._device)[:, None] + columns[:time]
@@ -88,10 +81,6 @@ class TorchCaches:
             cache = CacheView(keys, values, positions, past)
             logits: Tensor = self._model(batch, positions, mask, cache, last_only=last_only)
             return logits.float().cpu().numpy()
-        except (RuntimeError, MemoryError) as error:
-            if out_of_memory := as_memory_error(error, self._device):
-                raise out_of_memory from error
-            raise
 
     def _make_room(self, length: int) -> None:
         old = self._keys[0].shape[2]
@@ -131,42 +120,39 @@ class PyTorchEngine:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
         return self._cache.length
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those in the cache: logits (V,) of the next token."""
         check_append(self, ids)
         last: np.ndarray = self._run(ids, last_only=True)[-1]
         return last
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
         check_rewind(self, length)
         self._cache.length = length
 
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         logits = self._run(ids, last_only=False)
         self.rewind(0)
         return logits
 
-    def chat_batch(self, rows: int) -> ChatBatch:
-        return ChatBatch(self, TorchCaches(self.model, rows, self.device), rows)
+    def new_caches(self, rows: int) -> TorchCaches | None:
+        config = self.model.config
+        one_chat = config.variant.sliding_window or config.chunking
+        return None if one_chat else TorchCaches(self.model, rows, self.device)
 
     @torch.inference_mode()
     def _run(self, ids: Sequence[int], *, last_only: bool) -> np.ndarray:
         length = self.length
         try:
-            batch = torch.tensor([list(ids)], device=self._device)
-            logits: torch.Tensor = self.model(batch, cache=self._cache, last_only=last_only)[0]
-            return logits.float().cpu().numpy()
-        except (RuntimeError, MemoryError) as error:
+            with memory_errors(self.device):
+                batch = torch.tensor([list(ids)], device=self._device)
+                logits: torch.Tensor = self.model(batch, cache=self._cache, last_only=last_only)[0]
+                return logits.float().cpu().numpy()
+        except (RuntimeError, MemoryError):
             self._cache.length = length
-            if out_of_memory := as_memory_error(error, self.device):
-                raise out_of_memory from error
             raise
 
 

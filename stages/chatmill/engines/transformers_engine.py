@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chatmill.checkpoints.weights import Weights, first_few, read_weights, weight_files
-from chatmill.engines.engine import as_memory_error, check_append, check_rewind, default_threads
+from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_errors
 from chatmill.engines.pytorch_engine import resolve_device
 
 UNLIMITED_CONTEXT = 1 << 20  # tokens, for models that name no context, such as recurrent ones
@@ -45,7 +45,6 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Read ids after those read before: logits (V,) of the next token."""
         check_append(self, ids)
         if len(ids) > 1 and not self._has_only_layers(of={"DynamicLayer", "DynamicSlidingWindowLayer"}):
             self._cache, self._cached = None, 0  # recurrent layers start anew with each call of several ids
@@ -53,18 +52,14 @@ class TransformersEngine:
         batch = self._batch(read[self._cached :])
         cache_inputs = {self._cache_parameter: self._cache, "use_cache": True} if self._cache_parameter else {}
         self._cache, self._cached = None, 0  # after an interrupted run, some layers have grown and others have not
-        try:
+        with memory_errors(self.device):
             output = self._model(batch, **cache_inputs, **self._last_only)
-        except (RuntimeError, MemoryError) as error:
-            if out_of_memory := as_memory_error(error, self.device):
-                raise out_of_memory from error
-            raise
         self._cache = getattr(output, self._cache_parameter, None)
         self._ids, self._cached = read, len(read) if self._cache is not None else 0
         return _numbers(output.logits[0, -1])
 
     def rewind(self, length: int) -> None:
-        """Forget all but the first `length` tokens; a cache that cannot be truncated is computed again."""
+        """A cache that cannot be truncated is computed again."""
         check_rewind(self, length)
         del self._ids[length:]
         if self._cached <= length:
@@ -78,7 +73,6 @@ class TransformersEngine:
 
     @torch.inference_mode()
     def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        """Logits (T, V) after each position of a complete sequence."""
         self.rewind(0)
         check_append(self, ids)
         return _numbers(self._model(self._batch(ids), use_cache=False).logits[0])

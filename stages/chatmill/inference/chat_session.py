@@ -41,10 +41,7 @@ class PromptBuilder:
         stop_ids: Collection[int] = (),
         tools: Collection[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does; `tools` are those that `declare` names.
-
-        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
-        """
+        """`stop_ids` end an answer, as the template's end token does; `tools` are those that `declare` names."""
         special = tokenizer.special
         if engine.vocab_size < tokenizer.vocab_size:
             raise ValueError(
@@ -74,39 +71,31 @@ class PromptBuilder:
     def truncate(
         self, conversation: Conversation, max_tokens: int, *, follows: bool = False
     ) -> tuple[Conversation, list[int]]:
-        """The conversation, without its oldest turns where it is too long, and its prompt ids, as of `prompt_ids`.
-
-        Raises ValueError where its last turn alone is too long.
-        """
+        """The conversation without the oldest turns that do not fit, and its ids. Raises ValueError if none fits."""
         room, ids = self.max_prompt_tokens(max_tokens), self.prompt_ids(conversation, follows=follows)
         if len(ids) <= room:
             return conversation, ids
         turns = [index for index, message in enumerate(conversation) if message.role == "user"]
 
-        def shorter(turn: int) -> Conversation:
-            return conversation[: turns[0]] + conversation[turn:]
+        def from_turn(turn: int) -> tuple[Conversation, list[int]]:
+            shorter = conversation[: turns[0]] + conversation[turn:]
+            return shorter, self.prompt_ids(shorter, follows=follows)
 
-        def prompt(turn: int) -> list[int]:
-            return self.prompt_ids(shorter(turn), follows=follows)
-
-        dropped = bisect_left(turns, True, key=lambda turn: len(prompt(turn)) <= room)
-        if dropped == len(turns):
-            tokens = len(prompt(turns[-1]))
+        dropped = bisect_left(turns[:-1], True, key=lambda turn: len(from_turn(turn)[1]) <= room)
+        remaining, ids = from_turn(turns[dropped])
+        if len(ids) > room:
             raise ValueError(
-                f"the message takes {tokens} tokens, but the model has room for {room}: shorten it, or lower max_tokens"
+                f"the message takes {len(ids)} tokens, but the model has room for {room}: "
+                "shorten it, or lower max_tokens"
             )
-        return shorter(turns[dropped]), prompt(turns[dropped])
+        return remaining, ids
 
     def prompt_ids(self, conversation: Conversation, *, follows: bool = False) -> list[int]:
-        """The ids of a conversation and the generation prompt.
-
-        A last message of the assistant is continued, unless another one `follows` it.
-        """
+        """The ids up to the answer; a last message of the assistant is continued, unless another one `follows` it."""
         continues = not follows and bool(conversation) and conversation[-1].role == "assistant"
         return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
 
     def encode(self, segments: Iterable[Segment]) -> list[int]:
-        """The ids of text and control tokens."""
         return self.tokenizer.encode_segments(segments)[0]
 
     def _calculate(self, call: list[int]) -> list[int]:
@@ -130,7 +119,6 @@ class AnswerStats(NamedTuple):
 
     @property
     def tokens_per_second(self) -> float:
-        """The rate after the first token."""
         return (self.tokens - 1) / rest if (rest := self.seconds - self.first_token) > 0 else 0.0
 
 
@@ -153,10 +141,6 @@ class ChatSession:
         max_tokens: int = 256,
         stop: Sequence[str] = (),
     ) -> None:
-        """`stop_ids` end an answer, as the template's end token does; `tools` are declared in the chat.
-
-        Raises ValueError where the model has fewer logits than the tokenizer has tokens.
-        """
         self.engine, self.tokenizer, self.template = engine, tokenizer, template
         self.max_tokens, self.stop = max_tokens, tuple(stop)
         self._prompts = PromptBuilder(engine, tokenizer, template, stop_ids, tools)
@@ -187,7 +171,6 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The system prompt, if there is one, and all messages."""
         return [*([Message.from_text("system", self._system)] if self._system else []), *self._turns]
 
     def clear(self) -> None:
@@ -323,6 +306,5 @@ class ChatSession:
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:
-    """The length of the longest common prefix of two sequences of ids."""
     pairs = zip(first, second, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))

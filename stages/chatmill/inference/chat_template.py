@@ -22,31 +22,21 @@ from chatmill.conversation import (
 from chatmill.inference.jinja_program import JinjaProgram
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
-Delimiters = tuple[str, str]  # the text before and after a message
-
 
 class ChatTemplate(Protocol):
     """A way to render a conversation as segments, each of which is encoded by itself."""
+
+    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
+    is_chat: bool  # whether the model was trained on chats; without a template a base model continues the text
+    end_token: str  # the control token that ends an answer; "" for none
 
     @property
     def name(self) -> str:
         """The name by which `--template` selects it."""
 
     @property
-    def escapes(self) -> bool:
-        """Whether text is escaped (chatmill.conversation.escape)."""
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether the model was trained on chats; without a template a base model continues the text."""
-
-    @property
     def answer_prefix(self) -> str:
         """Text that the model writes before each answer and that is not shown, such as a space."""
-
-    @property
-    def end_token(self) -> str:
-        """The control token that ends an answer; "" for none."""
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -67,10 +57,7 @@ class ChatTemplate(Protocol):
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
-        """A complete conversation, without a generation prompt; the assistant's text is marked as trained.
-
-        `train` may say otherwise for each message, as in a Record.
-        """
+        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
 
     def answer(self, message: Message) -> list[Segment]:
         """What follows the prompt: the assistant's message as the model writes it, without its end."""
@@ -84,9 +71,7 @@ class ChatmillTemplate:
     """A template of chatmill.conversation, with which the pipeline trains its models."""
 
     name: TemplateName = "chatml"
-    escapes: ClassVar[bool] = True
-    is_chat: ClassVar[bool] = True
-    end_token: ClassVar[str] = IM_END
+    escapes, is_chat, end_token = True, True, IM_END
     stop: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -95,11 +80,9 @@ class ChatmillTemplate:
         return " " if self.name == "markers" else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation and the header of the answer."""
         return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation without the token and the newline that end its last message."""
         return conversation_segments(conversation, self.name)[:-2]
 
     def next_turn(self, message: Message) -> list[Segment]:
@@ -113,7 +96,6 @@ class ChatmillTemplate:
         return conversation_segments(conversation, self.name, train)
 
     def answer(self, message: Message) -> list[Segment]:
-        """A message without its header, and without the token and the newline that end it."""
         return message_segments(message, self.name)[len(header_segments("assistant", self.name)) : -2]
 
     def text(self, text: str) -> list[Segment]:
@@ -192,7 +174,7 @@ class PublishedTemplate:
     message, or its beginning, such as the thoughts before an earlier answer.
     """
 
-    escapes: ClassVar[bool] = False
+    escapes = False
 
     def __init__(
         self,
@@ -212,9 +194,7 @@ class PublishedTemplate:
         self.name, self._program, self._bos, self._space = name, program, bos, leading_space
         self._stripping = {flag: {name for name in flags if flags[name].get(flag)} for flag in ("lstrip", "rstrip")}
         controls = sorted(controls, key=len, reverse=True)
-        answered = [
-            name for name in controls if flags.get(name, {}).get("special", True)
-        ]  # not <think>, which is written
+        answered = [name for name in controls if flags.get(name, {}).get("special", True)]  # not <think>
         self._names, self._names_in_answers = (
             "|".join(map(re.escape, names)) or r"(?!)" for names in (controls, answered)
         )
@@ -232,11 +212,9 @@ class PublishedTemplate:
         self.end_token = end[0] if end and self.is_chat else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation and the generation prompt."""
         return self._segments(self._render(conversation, add_generation_prompt=True))
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation up to the end of its last message, the assistant's."""
         return self._segments(self._render(conversation).rpartition(END)[0] + END)
 
     def full_conversation(
@@ -311,17 +289,17 @@ class PublishedTemplate:
                 parts[index] = f"{before}{header}{STARTS[LossKind.TRAINED]}{answer}" if header else part
         return END.join([*parts, rest])
 
-    def _add_leading_spaces(self, parts: list[Segment], previous: str = "") -> list[Segment]:
+    def _add_leading_spaces(self, parts: list[Segment]) -> list[Segment]:
         """Add the space that the tokenizer puts before a text at the beginning, and after each control token."""
         result: list[Segment] = []
-        for segment in self._strip_whitespace(parts, previous):
+        for segment in self._strip_whitespace(parts):
             starts_text = not segment.control and self._space and (not result or result[-1].control)
             result.append(segment._replace(text=f" {segment.text}") if starts_text else segment)
         return result
 
-    def _strip_whitespace(self, parts: list[Segment], previous: str) -> list[Segment]:
-        """Remove the whitespace that control tokens take; `previous` is the control token before the parts."""
+    def _strip_whitespace(self, parts: list[Segment]) -> list[Segment]:
         result: list[Segment] = []
+        previous = ""  # the control token before a segment
         for segment in parts:
             if segment.control:
                 while segment.text in self._stripping["lstrip"] and result and not result[-1].control:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.engines.engine import ONNX_FILES, Engine, as_memory_error, default_threads
+from chatmill.engines.engine import ONNX_FILES, Engine, default_threads, memory_errors
 from chatmill.engines.graph_engine import GraphEngine
 from chatmill.engines.onnx_engine import Session, SharedCacheEngine, graph_bytes
 from chatmill.inference.chat_template import ChatTemplate, open_template
@@ -22,8 +22,6 @@ EXTERNAL_GRAPHS = ("onnx/model.onnx", "decoder_model_merged.onnx", "onnx/decoder
 
 
 class LoadedModel(NamedTuple):
-    """A loaded model: its engine, tokenizer, chat template, stop ids and the tools that it was trained to call."""
-
     engine: Engine
     tokenizer: ChatTokenizer
     template: ChatTemplate
@@ -49,18 +47,18 @@ def load_model(
     folder = model if model.suffix == GGUF else _metadata_folder(model)
     own_tokenizer = None
     engine: Engine
-    try:
+    with memory_errors(device):
         if model.suffix == GGUF:
             from chatmill.inference.torch_loading import open_gguf  # exports run where PyTorch is not installed
 
             engine, own_tokenizer, files = open_gguf(model, device, threads)
         else:
             files = read_model_metadata(folder)
-            engine = _open_engine(model, files.context, device, threads)
-    except (RuntimeError, MemoryError) as error:
-        if out_of_memory := as_memory_error(error, device):
-            raise out_of_memory from error
-        raise
+            if model.suffix == ".onnx":
+                name = next((name for name, file in ONNX_FILES.items() if file == model.name), "onnx")
+                engine = open_onnx_engine(model, name=name, device=device, threads=threads, context=files.context)
+            else:
+                engine = _open_weights(model, device, threads)
     loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
@@ -91,10 +89,7 @@ def threads_for_chat(path: Path) -> int:
 
 
 def find_model(path: Path) -> Path:
-    """The path of a file of weights or a folder of them, or of a graph or GGUF file.
-
-    Raises ValueError where there is none, or several.
-    """
+    """The folder or file of a model's weights, its graph, or GGUF file. Raises ValueError for none and for several."""
     if not path.is_dir():
         if path.exists() and not path.name.endswith((".onnx", ".index.json", GGUF, *SUFFIXES)):
             raise ValueError(f"{path}: not a model: expected .onnx, {GGUF} or {', '.join(SUFFIXES)}, or a folder")
@@ -117,23 +112,21 @@ def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int |
         return _open_weights(folder, device, threads)
     if name not in ONNX_FILES:
         raise ValueError(f"unknown engine {name!r}: expected one of pytorch, {', '.join(ONNX_FILES)}")
-    return _open_graph(folder / ONNX_FILES[name], name, device, threads)
+    return open_onnx_engine(folder / ONNX_FILES[name], name=name, device=device, threads=threads)
 
 
 def engine_names(folder: Path) -> list[str]:
-    """The names of the ONNX engines for which a folder has a graph."""
     return [name for name, file in ONNX_FILES.items() if (folder / file).exists()]
 
 
 def open_onnx_engine(
-    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "cpu"
+    file: Path, *, name: str, threads: int | None = None, context: int | None = None, device: str = "auto"
 ) -> Engine:
-    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for.
-
-    Raises ValueError, with the reason, if the graph cannot be read or run.
-    """
+    """Open the engine that fits the graph; `context` is the number of tokens that an external one was trained for."""
     if not file.is_file():
-        raise ValueError(f"{file}: not a regular file: expected an ONNX graph")
+        raise ValueError(f"{file} is missing: expected an ONNX graph, as export_onnx writes it")
+    if check_manifest(file.parent) and device == "auto":
+        device = "cpu"  # for which export_onnx chose the operators
     session = Session(file, threads=threads, device=device)
     is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
     if not is_shared or "chatmill.format" not in session.metadata:
@@ -143,25 +136,10 @@ def open_onnx_engine(
     return SharedCacheEngine(session, name)
 
 
-def _open_engine(model: Path, context: int | None, device: str, threads: int | None) -> Engine:
-    if model.suffix != ".onnx":
-        return _open_weights(model, device, threads)
-    names = {file: name for name, file in ONNX_FILES.items()}
-    return _open_graph(model, names.get(model.name, "onnx"), device, threads, context)
-
-
 def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
     from chatmill.inference.torch_loading import open_weights  # exports run where PyTorch is not installed
 
     return open_weights(path, device=device, threads=threads)
-
-
-def _open_graph(file: Path, name: str, device: str, threads: int | None, context: int | None = None) -> Engine:
-    if not file.exists():
-        raise ValueError(f"{file} is missing: expected a model that train_model or export_onnx wrote")
-    if check_manifest(file.parent) and device == "auto":
-        device = "cpu"  # for which export_onnx chose the operators
-    return open_onnx_engine(file, name=name, device=device, threads=threads, context=context)
 
 
 def _metadata_folder(model: Path) -> Path:

@@ -4,7 +4,7 @@ Apart from model_loading, as exports to ONNX are opened where PyTorch is not ins
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -26,10 +26,7 @@ END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endofte
 
 
 def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
-    """The engine of a model folder, or of one file of weights; transformers runs what our model cannot represent.
-
-    Raises ValueError for a damaged or unknown model.
-    """
+    """The engine of a model folder or one file of weights; transformers runs what our model cannot represent."""
     if not path.exists():
         raise ValueError(f"{path}: no such model")
     folder = path if path.is_dir() else path.parent
@@ -45,17 +42,8 @@ def open_weights(path: Path, *, device: str = "auto", threads: int | None = None
     return PyTorchEngine(model, **origin, device=device, threads=threads)
 
 
-class GGUFModel(NamedTuple):
-    engine: PyTorchEngine
-    tokenizer: ChatTokenizer
-    metadata: ModelMetadata
-
-
-def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> GGUFModel:
-    """Open a file. Quantized weights become float32.
-
-    Raises ValueError for a damaged file, and for an architecture or a tokenizer that chatmill does not have.
-    """
+def open_gguf(file: Path, device: str, threads: int | None) -> tuple[Engine, ChatTokenizer, ModelMetadata]:
+    """Open a file, whose quantized weights become float32. Raises ValueError for one that chatmill cannot read."""
     check_manifest(file.parent)
     content = read_gguf(file)
     fields = content.fields
@@ -76,7 +64,7 @@ def open_gguf(file: Path, device: str = "auto", threads: int | None = None) -> G
     engine = PyTorchEngine(model, **origin, device=device, threads=threads)
     leading_space = adds_prefix_space(vocabulary.steps)
     tokenizer = ChatTokenizer(make_lossless(vocabulary), leading_space=leading_space)
-    return GGUFModel(engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings))
+    return engine, tokenizer, _metadata(fields, tokenizer, config.max_position_embeddings)
 
 
 def _metadata(fields: dict[str, Any], tokenizer: ChatTokenizer, context: int) -> ModelMetadata:

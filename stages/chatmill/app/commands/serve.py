@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> None:
         options.max_tokens,
         options.time_limit,
     )
-    models = Models(options.model or [str(default_model())], serving, runs)
+    models = Models(options.model or [str(default_model())], serving, runs.model_names)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
             notify(f"{model.name}: {describe_model(model)}")

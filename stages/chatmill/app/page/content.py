@@ -199,9 +199,7 @@ class PageContent(NamedTuple):
 
 
 def read_content(path: Path, name: str) -> PageContent:
-    """Read a model.
-
-    Raises UnsupportedPageError for one that the page cannot run, and ValueError for a damaged one."""
+    """Read a model. Raises UnsupportedPageError for one that the page cannot run."""
     folder = find_model(path)
     folder = folder if folder.is_dir() else folder.parent
     content = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None

@@ -1,20 +1,23 @@
 """The endpoints of the API: chat completions, completions, models, and tokens with their probabilities."""
 
 import secrets
-from time import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
 from chatmill.app.server import requests, responses
-from chatmill.app.server.answers import CompletionWriter, answer_response, start_answers, submit
+from chatmill.app.server.answers import CompletionWriter, job_response, new_answers
 from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.prompts import chat_prompt, check_ids, text_prompts, tokenize_prompt, too_long
+from chatmill.app.server.prompts import Prompt, chat_prompts, check_ids, text_prompts, tokenize_prompt, too_long
 from chatmill.app.server.requests import encode_without_blocking, parse
-from chatmill.app.server.security import PING_SECONDS, CancellableResponse, send_response, to_api_error
+from chatmill.app.server.security import send_response, to_api_error
 from chatmill.inference.sampler import TokenLogprob
+
+AnswerRequest = TypeVar("AnswerRequest", requests.ChatRequest, requests.CompletionRequest)
 
 # The endpoints for tokens: ids of texts, texts of ids, and log probabilities.
 
@@ -45,22 +48,15 @@ async def token_logprobs(models: Models, request: Request) -> Response:
     if len(parameters.ids) > model.context:
         raise too_long(len(parameters.ids), model.context, "ids")
     job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
-    submit(model, job)
 
     async def respond(send: Send) -> None:
-        logprobs: list[TokenLogprob] = []
-        try:
-            while latest := await job.results.get_all():
-                logprobs += latest
-                await job.results.wait_closed(PING_SECONDS)
-        finally:
-            model.scheduler.cancel(job)
+        await job.results.wait_closed()
         if job.error:
             raise to_api_error(job.error)
-        entries = token_entries(parameters.ids, logprobs, model)
+        entries = token_entries(parameters.ids, await job.results.get_all(), model)
         await send_response(send, responses.json_response({"tokens": entries}))
 
-    return CancellableResponse(respond)
+    return job_response(model, [job], respond)
 
 
 def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
@@ -78,28 +74,29 @@ def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) ->
 
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
-    parameters, num_bytes = await parse(models, request, requests.ChatRequest)
-    model = await models.get(parameters.model)
-    first = parameters.max_completion_tokens
-    max_tokens = parameters.max_tokens if first is None else first
-    config = generation_config(models, model, parameters, max_tokens, parameters.num_logprobs)
-    prompt = await encode_without_blocking(num_bytes, chat_prompt, model, parameters, config.max_tokens)
-    answers = start_answers(models, model, [prompt], config, parameters.n or 1)
-    builder = responses.CompletionBuilder("chat", f"chatcmpl-{secrets.token_hex(12)}", model.name, int(time()))
-    writer = CompletionWriter(answers, parameters, builder)
-    return answer_response(answers, writer.stream if parameters.stream else writer.send_full)
+    return await answer(models, request, requests.ChatRequest, chat_prompts)
 
 
 async def create_completion(models: Models, request: Request) -> Response:
     """Continue a text, or several."""
-    parameters, num_bytes = await parse(models, request, requests.CompletionRequest)
-    model = await models.get(parameters.model)
-    config = generation_config(models, model, parameters, parameters.max_tokens, parameters.logprobs)
-    prompts = await encode_without_blocking(num_bytes, text_prompts, model, parameters)
-    answers = start_answers(models, model, prompts, config, parameters.n or 1)
-    builder = responses.CompletionBuilder("text", f"cmpl-{secrets.token_hex(12)}", model.name, int(time()))
-    writer = CompletionWriter(answers, parameters, builder)
-    return answer_response(answers, writer.stream if parameters.stream else writer.send_full)
+    return await answer(models, request, requests.CompletionRequest, text_prompts)
+
+
+async def answer(
+    models: Models,
+    request: Request,
+    request_type: type[AnswerRequest],
+    prompts_of: Callable[[Model, AnswerRequest, int], list[Prompt]],
+) -> Response:
+    """Answer each prompt, with the server's defaults for the parameters that the request leaves out."""
+    parameters, num_bytes = await parse(models, request, request_type)
+    model, options, limit = await models.get(parameters.model), models.options, parameters.token_limit
+    sampling = parameters.sampling(options.sampling, secrets.randbits(32))
+    max_tokens = options.max_tokens if limit is None else limit if limit > 0 else model.context
+    config = GenerationConfig(sampling, max_tokens, parameters.stops, parameters.num_logprobs)
+    prompts = await encode_without_blocking(num_bytes, prompts_of, model, parameters, max_tokens)
+    answers = new_answers(model, prompts, config, parameters.n or 1, options.time_limit)
+    return job_response(model, [one.job for one in answers], CompletionWriter(answers, parameters).send)
 
 
 async def health(_: Models, __: Request) -> Response:
@@ -116,16 +113,3 @@ async def show_model(models: Models, request: Request) -> Response:
     """One model."""
     models.check_name(request.path_params["name"])
     return JSONResponse(models.describe(request.path_params["name"]))
-
-
-def generation_config(
-    models: Models,
-    model: Model,
-    parameters: requests.GenerationRequest,
-    max_tokens: int | None,
-    num_logprobs: int | None,
-) -> GenerationConfig:
-    """The parameters of a request, with the server's defaults for those that it leaves out."""
-    sampling = parameters.sampling(models.options.sampling, secrets.randbits(32))
-    limit = models.options.max_tokens if max_tokens is None else max_tokens if max_tokens > 0 else model.context
-    return GenerationConfig(sampling, limit, parameters.stops, num_logprobs)

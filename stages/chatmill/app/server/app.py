@@ -2,16 +2,15 @@
 
 import asyncio
 import logging
+import mimetypes
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from functools import partial
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path, PurePath
+from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 import uvicorn.logging
@@ -22,57 +21,30 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from chatmill.app.server import api, requests, runs
 from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
-from chatmill.app.server.security import (
-    ApiError,
-    SecurityMiddleware,
-    handle_api_error,
-    handle_exception,
-    handle_http_exception,
-)
+from chatmill.app.server.security import ApiError, SecurityMiddleware, handle_error
 
-# The pages and their scripts and styles: files of the package, read once.
+# The pages and their scripts and styles: files of the package.
 
-SCRIPT = "text/javascript"
-MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": SCRIPT, ".mjs": SCRIPT, ".svg": "image/svg+xml"}
-PAGES = {"/": "chat/chat.html", "/runs": "runs/runs.html"}
+STATIC = Path(__file__).parent / "static"
+PAGES = {"/": STATIC / "chat/chat.html", "/runs": STATIC / "runs/runs.html"}
+for suffix in (".js", ".mjs"):
+    mimetypes.add_type("text/javascript", suffix)  # some systems have other types, with which browsers run no script
 
 
-def asset_routes() -> list[Route]:
+def asset_routes() -> list[BaseRoute]:
     """One route for each page, and one for all scripts and styles."""
-    contents = dict(sorted(_contents(files("chatmill.app.server").joinpath("static"))))
 
-    async def asset(request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in contents:  # a name is looked up, never opened, so no path leads out of the folder
-            raise ApiError(404, f"{name!r:.100}: no such file")
-        return _response(name, contents[name])
+    async def page(request: Request) -> Response:
+        return FileResponse(PAGES[request.url.path])
 
-    def page(name: str) -> Route:
-        async def show(_: Request) -> Response:
-            return _response(PAGES[name], contents[PAGES[name]])
-
-        return Route(name, show)
-
-    return [*(page(name) for name in PAGES if PAGES[name] in contents), Route("/assets/{name:path}", asset)]
-
-
-def _contents(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        name = f"{prefix}{entry.name}"
-        if entry.is_dir():
-            yield from _contents(entry, f"{name}/")
-        elif PurePath(name).suffix in MEDIA_TYPES:
-            yield name, entry.read_bytes()
-
-
-def _response(name: str, content: bytes) -> Response:
-    return Response(content, media_type=MEDIA_TYPES[PurePath(name).suffix], headers={"Cache-Control": "no-cache"})
+    return [*(Route(path, page) for path in PAGES), Mount("/assets", StaticFiles(directory=STATIC))]
 
 
 # The routes of all endpoints, and their description as /openapi.json.
@@ -80,72 +52,60 @@ def _response(name: str, content: bytes) -> Response:
 Handler = Callable[[Models, Request], Awaitable[Response]]
 
 
-class Endpoint(NamedTuple):
-    """An endpoint: its handler, and the parameters of its body; None for a GET."""
-
-    handle: Handler
-    request_type: type[requests.ModelRequest] | None = None
-
-
-ENDPOINTS = {
-    "/v1/chat/completions": Endpoint(api.create_chat_completion, requests.ChatRequest),
-    "/v1/completions": Endpoint(api.create_completion, requests.CompletionRequest),
-    "/tokenize": Endpoint(api.tokenize, requests.TokenizeRequest),
-    "/detokenize": Endpoint(api.detokenize, requests.DetokenizeRequest),
-    "/tokens": Endpoint(api.token_logprobs, requests.TokensRequest),
-    "/health": Endpoint(api.health),
-    "/v1/models": Endpoint(api.list_models),
-    "/v1/models/{name}": Endpoint(api.show_model),
+# the handler of each endpoint, and the type of its body; None for a GET
+ENDPOINTS: dict[str, tuple[Handler, type[requests.ModelRequest] | None]] = {
+    "/v1/chat/completions": (api.create_chat_completion, requests.ChatRequest),
+    "/v1/completions": (api.create_completion, requests.CompletionRequest),
+    "/tokenize": (api.tokenize, requests.TokenizeRequest),
+    "/detokenize": (api.detokenize, requests.DetokenizeRequest),
+    "/tokens": (api.token_logprobs, requests.TokensRequest),
+    "/health": (api.health, None),
+    "/v1/models": (api.list_models, None),
+    "/v1/models/{name}": (api.show_model, None),
 }
 
 
 def api_routes(models: Models) -> list[Route]:
-    """One route for each endpoint."""
-    description = JSONResponse(openapi())
-
-    async def show_openapi(_: Request) -> Response:
-        return description
-
     return [
         *(
             Route(
                 path.replace("{name}", "{name:path}"),
-                partial(endpoint.handle, models),
-                methods=["POST" if endpoint.request_type else "GET"],
+                partial(handle, models),
+                methods=["POST" if request_type else "GET"],
             )
-            for path, endpoint in ENDPOINTS.items()
+            for path, (handle, request_type) in ENDPOINTS.items()
         ),
-        Route("/openapi.json", show_openapi),
+        Route("/openapi.json", JSONResponse(openapi()), methods=["GET"]),
     ]
 
 
 def openapi() -> dict[str, Any]:
     """The description of all endpoints, in OpenAPI 3.1."""
-    types = [endpoint.request_type for endpoint in ENDPOINTS.values() if endpoint.request_type]
+    types = [request_type for _, request_type in ENDPOINTS.values() if request_type]
     _, schemas = models_json_schema(
         [(request_type, "validation") for request_type in types], ref_template="#/components/schemas/{model}"
     )
     return {
         "openapi": "3.1.0",
         "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
-        "paths": {path: _operation(path, endpoint) for path, endpoint in ENDPOINTS.items()},
+        "paths": {path: _operation(path, *endpoint) for path, endpoint in ENDPOINTS.items()},
         "components": {"schemas": schemas["$defs"], "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
         "security": [{"key": []}, {}],
     }
 
 
-def _operation(path: str, endpoint: Endpoint) -> dict[str, Any]:
+def _operation(path: str, handle: Handler, request_type: type[requests.ModelRequest] | None) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
-        "summary": (endpoint.handle.__doc__ or "").partition("\n")[0],
+        "summary": (handle.__doc__ or "").partition("\n")[0],
         "responses": {"200": {"description": "the result"}, "default": {"description": "an error"}},
     }
     if "{name}" in path:
         schema = {"type": "string"}
         operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
-    if endpoint.request_type is None:
+    if request_type is None:
         return {"get": operation}
-    body = {"$ref": f"#/components/schemas/{endpoint.request_type.__name__}"}
+    body = {"$ref": f"#/components/schemas/{request_type.__name__}"}
     operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
     return {"post": operation}
 
@@ -185,20 +145,10 @@ def create_app(
                 allow_headers=["authorization", "content-type"],
             ),
         ],
-        exception_handlers={
-            ApiError: handle_api_error,
-            HTTPException: handle_http_exception,
-            ClientDisconnect: handle_disconnect,
-            Exception: handle_exception,
-        },
+        exception_handlers=dict.fromkeys((ApiError, HTTPException, ClientDisconnect, Exception), handle_error),
     )
     app.router.redirect_slashes = False
     return app
-
-
-async def handle_disconnect(_: Request, __: Exception) -> Response:
-    """Handle ClientDisconnect; the client does not read this response."""
-    return ApiError(400, "the client disconnected").response()
 
 
 class RedactingFormatter(uvicorn.logging.DefaultFormatter):

@@ -1,14 +1,16 @@
 """The jobs that the scheduler runs, and the queue by which their results reach the event loop."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+from chatmill.conversation import Part
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.sampler import (
     Generation,
@@ -29,59 +31,52 @@ class ResultQueue(Generic[Result]):
 
     def __init__(self) -> None:
         """Must be called in the event loop."""
-        self.closed = False
         self._items: deque[Result] = deque()
-        self._loop, self._event, self._waiting = asyncio.get_running_loop(), asyncio.Event(), False
+        self._loop = asyncio.get_running_loop()
+        self._closed, self._changed = asyncio.Event(), asyncio.Event()  # `_changed` is cleared only to wait for it
 
     def put(self, item: Result) -> None:
         """Add an item; called by the thread."""
         self._items.append(item)
-        if self._waiting:
-            self._wake()
+        if not self._changed.is_set():
+            self._wake(self._changed)
 
     def close(self) -> None:
         """Close the queue after its last item; called by the thread."""
-        self.closed = True
-        self._wake()
+        self._wake(self._closed)
+        self._wake(self._changed)
 
     async def get_all(self) -> list[Result]:
         """Wait for items and return all that have come since the last call; [] if the queue is closed and empty."""
-        while not (self._items or self.closed):
-            self._event.clear()
-            self._waiting = True
-            if not (self._items or self.closed):  # an item may have come before the thread saw `_waiting`
-                await self._event.wait()
-        self._waiting = False
+        while not (self._items or self._closed.is_set()):
+            self._changed.clear()
+            if not self._items:  # one may have come before the thread saw that the event is cleared
+                await self._changed.wait()
         return [self._items.popleft() for _ in range(len(self._items))]
 
-    async def wait_closed(self, seconds: float) -> None:
+    async def wait_closed(self, seconds: float | None = None) -> None:
         """Wait until the queue is closed, at most `seconds`, so that results gather."""
-        self._event.clear()
-        if self.closed:
-            return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._event.wait()
+                await self._closed.wait()
 
-    def _wake(self) -> None:
-        self._waiting = False
+    def _wake(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the event loop is closed already
-            self._loop.call_soon_threadsafe(self._event.set)
+            self._loop.call_soon_threadsafe(event.set)
 
 
 # The jobs of a model: an answer, or the log probabilities of a text.
 
 
-class AnswerDelta(NamedTuple):
-    """The tokens that were added to an answer."""
+class Update(NamedTuple):
+    """What was added to an answer: parts, and the ids and log probabilities of which they were decoded."""
 
+    parts: list[Part]
     ids: list[int]
     logprobs: list[TokenLogprob]  # of text tokens, if requested
 
 
 class GenerationConfig(NamedTuple):
-    """The parameters of an answer's generation."""
-
     sampling: Sampling
     max_tokens: int
     stop: Sequence[str] = ()
@@ -89,40 +84,38 @@ class GenerationConfig(NamedTuple):
     answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
 
 
-class Timestamps(NamedTuple):
-    """When a job reached each state, in seconds of perf_counter; 0 if it has not."""
+class Job(ABC):
+    """What a scheduler does for a request; its results are read in the event loop."""
 
-    submitted_at: float
-    started_at: float = 0.0
-    first_token_at: float = 0.0
-    ended_at: float = 0.0
+    needs_all_logits = False  # after each of the prompt's ids, not only after the last
 
-
-class Job(Protocol):
-    """A job as a scheduler sees it."""
-
-    prompt_ids: list[int]
-    needs_all_logits: bool  # after each of the prompt's ids, not only after the last
-    cancelled: bool  # the client has disconnected
-    deadline: float  # of perf_counter
-    times: Timestamps
+    def __init__(self, ids: list[int], time_limit: float) -> None:
+        self.prompt_ids, self.pending = ids, ids  # those to run through the model next
+        self.cached_tokens = 0
+        self.results: ResultQueue[Any] = ResultQueue()
+        self.error: Exception | None = None
+        self.cancelled = False  # the client has disconnected
+        # in seconds of perf_counter; 0 if that has not happened
+        self.submitted_at, self.started_at, self.first_token_at, self.ended_at = perf_counter(), 0.0, 0.0, 0.0
+        self.deadline = self.submitted_at + time_limit
 
     @property
-    def pending(self) -> list[int]:
-        """The ids to run through the model next."""
-
-    @property
-    def all_ids(self) -> list[int]:
-        """The ids of the prompt and the answer; the engine may not have read the last of them."""
-
-    @property
+    @abstractmethod
     def done(self) -> bool:
         """Whether the job is complete."""
 
+    @property
+    def all_ids(self) -> list[int]:
+        """The ids of the prompt and the answer so far; the engine may not have read the last of them."""
+        return self.prompt_ids
+
     def start(self, cached_tokens: int) -> None:
         """Start the job; the first `cached_tokens` ids are in the cache already."""
+        self.started_at, self.cached_tokens = perf_counter(), cached_tokens
+        self.pending = self.prompt_ids[cached_tokens:]
 
-    def process_logits(self, logits: np.ndarray, likeliest: int | None = None, /) -> None:
+    @abstractmethod
+    def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
         """Continue with logits (V,) after all pending ids; `likeliest` is their argmax, if that is known.
 
         If all logits are needed, they are (T, V), after each of the first T pending ids.
@@ -130,26 +123,23 @@ class Job(Protocol):
 
     def finish(self, error: Exception | None = None) -> None:
         """End the job and close its results."""
+        self.error, self.ended_at = error, perf_counter()
+        self.results.close()
 
 
-class CompletionJob:
-    """An answer that is being generated; its deltas are read from `results` in the event loop."""
-
-    needs_all_logits = False
+class CompletionJob(Job):
+    """An answer that is being generated; its results are Updates."""
 
     def __init__(
         self, prompt_builder: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float
     ) -> None:
-        self.prompt_ids, self.cancelled = ids, False
-        self.error: Exception | None = None
-        self.cached_tokens, self.finish_reason = 0, "length"
-        self.results: ResultQueue[AnswerDelta] = ResultQueue()
-        self.times = Timestamps(perf_counter())
-        self.deadline = self.times.submitted_at + time_limit
+        super().__init__(ids, time_limit)
+        self.finish_reason = "length"
         self.num_logprobs, self._is_text = config.num_logprobs, prompt_builder.tokenizer.is_text
         self._stop_ids = prompt_builder.stop_ids
-        needs_text = config.stop or prompt_builder.template.stop or config.num_logprobs is not None
-        self._detokenizer = new_detokenizer(prompt_builder, config) if needs_text else None
+        self._detokenizer = IncrementalDetokenizer(prompt_builder.tokenizer, prompt_builder.template, config.stop)
+        if config.answer_prefix is not None:
+            self._detokenizer.answer_prefix = config.answer_prefix
         self.generation = Generation(
             ids,
             remaining_context=prompt_builder.context - len(ids),
@@ -160,87 +150,55 @@ class CompletionJob:
         )
 
     @property
-    def pending(self) -> list[int]:
-        """The ids to run through the model next."""
-        return self.generation.pending
-
-    @property
     def all_ids(self) -> list[int]:
-        """The ids of the prompt, and of the answer so far."""
         return self.prompt_ids + self.generation.generated_ids
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete."""
-        stopped = self._detokenizer is not None and self._detokenizer.stopped
-        return self.generation.done or stopped
-
-    def start(self, cached_tokens: int) -> None:
-        """Start the job; the first `cached_tokens` ids are in the cache already."""
-        self.cached_tokens = cached_tokens
-        self.generation.pending = self.prompt_ids[cached_tokens:]
+        return self.generation.done or self._detokenizer.stopped
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
         """Add the next token to the answer, chosen from logits (V,)."""
-        if not self.times.first_token_at:
-            self.times = self.times._replace(first_token_at=perf_counter())
+        self.first_token_at = self.first_token_at or perf_counter()
         ids = self.generation.step(logits, likeliest)
-        logprobs = self._decode(self._detokenizer, ids, logits) if self._detokenizer else []
-        if ids[-1] in self._stop_ids:
+        self.pending = self.generation.pending
+        is_text = self._detokenizer.part_kind == "text" and self._is_text[ids[0]]
+        parts = [part for token in ids for part in self._decode(token)]
+        if ids[-1] in self._stop_ids or self._detokenizer.stopped:
             self.finish_reason = "stop"
-        self.results.put(AnswerDelta(ids, logprobs))
+        logprobs = []
+        if is_text and self.num_logprobs is not None:
+            logprobs = [token_logprob(logits, ids[0], self.num_logprobs)]
+        self.results.put(Update(parts, ids, logprobs))
 
     def finish(self, error: Exception | None = None) -> None:
-        """End the job and close its results."""
-        self.error, self.times = error, self.times._replace(ended_at=perf_counter())
-        self.results.close()
+        if not error and (text := self._detokenizer.finish()):
+            self.results.put(Update([Part("text", text)], [], []))
+        super().finish(error)
 
-    def _decode(self, detokenizer: IncrementalDetokenizer, ids: list[int], logits: np.ndarray) -> list[TokenLogprob]:
-        """Decode ids to find a stop text; return the logprob of the first id if it is text and requested."""
-        is_text = detokenizer.part_kind == "text" and self._is_text[ids[0]]
-        for token in ids:
-            detokenizer.push(token)
-        if detokenizer.stopped:
-            self.finish_reason = "stop"
-        return [] if self.num_logprobs is None or not is_text else [token_logprob(logits, ids[0], self.num_logprobs)]
+    def _decode(self, token: int) -> Iterator[Part]:
+        """Yield the parts that a token adds, texts and calls of tools, in order."""
+        before = len(self._detokenizer.parts)
+        if text := self._detokenizer.push(token):
+            yield Part("text", text)
+        yield from (part for part in self._detokenizer.parts[before:] if part.kind != "text")
 
 
-class LogprobsJob:
-    """A job that computes the log probabilities of all tokens of a text, except the first."""
+class LogprobsJob(Job):
+    """The log probabilities of all tokens of a text, except the first; its results are TokenLogprobs."""
 
     needs_all_logits = True
 
     def __init__(self, ids: list[int], num_logprobs: int, time_limit: float) -> None:
-        self.prompt_ids = self.all_ids = ids
-        self.pending, self.cancelled = ids[:], False
-        self.error: Exception | None = None
-        self.results: ResultQueue[TokenLogprob] = ResultQueue()
-        self.times = Timestamps(perf_counter())
-        self.deadline = self.times.submitted_at + time_limit
+        super().__init__(ids, time_limit)
         self._num_logprobs = num_logprobs
 
     @property
     def done(self) -> bool:
-        """Whether the logits of all ids are processed."""
         return not self.pending
-
-    def start(self, cached_tokens: int) -> None:
-        """Do nothing: the logits of all tokens are needed, so none is read from the cache."""
 
     def process_logits(self, logits: np.ndarray, _: int | None = None) -> None:
         """Compute the log probability of the id after each of the first pending ones, from logits (T, V)."""
         for row, token in zip(logits, self.pending[1 : len(logits) + 1], strict=False):
             self.results.put(token_logprob(row, token, self._num_logprobs))
         del self.pending[: len(logits)]
-
-    def finish(self, error: Exception | None = None) -> None:
-        """End the job and close its results."""
-        self.error = error
-        self.results.close()
-
-
-def new_detokenizer(prompt_builder: PromptBuilder, config: GenerationConfig) -> IncrementalDetokenizer:
-    """A detokenizer for the ids of an answer."""
-    detokenizer = IncrementalDetokenizer(prompt_builder.tokenizer, prompt_builder.template, config.stop)
-    detokenizer.answer_prefix = detokenizer.answer_prefix if config.answer_prefix is None else config.answer_prefix
-    return detokenizer

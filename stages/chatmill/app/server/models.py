@@ -2,12 +2,11 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -43,11 +42,7 @@ def load_chat(argument: str) -> LoadedChat:
 def loaded_chat_routes(chat: LoadedChat | None) -> list[Route]:
     if chat is None:
         return []
-
-    async def show(_: Request) -> Response:
-        return Response(chat.line, media_type="application/jsonl")
-
-    return [Route(f"/chats/{chat.id}", show)]
+    return [Route(f"/chats/{chat.id}", Response(chat.line, media_type="application/jsonl"), methods=["GET"])]
 
 
 # The models of a server: those named at its start, and those of DVC's runs, which are loaded on request.
@@ -56,8 +51,6 @@ MAX_IDLE_RUNS = 2  # runs that stay loaded while they are not in use
 
 
 class ServingOptions(NamedTuple):
-    """Options that apply to every model."""
-
     load_options: dict[str, Any]  # of inference.model_loading.load_model
     parallel: int  # answers at once
     max_waiting: int  # requests in the queue
@@ -75,23 +68,17 @@ class Model(NamedTuple):
 
     @property
     def context(self) -> int:
-        """The length of the context, in tokens."""
         return self.prompt_builder.context
-
-
-class ModelsOfRuns(Protocol):
-    """The runs of a repository, as far as their models are concerned."""
-
-    def model_names(self) -> list[str]:
-        """The names of the runs whose models can be loaded."""
 
 
 class Models:
     """Models by name, the first of which is the default."""
 
-    def __init__(self, names: Sequence[str], options: ServingOptions, runs: ModelsOfRuns | None = None) -> None:
-        """The models of `runs` can be loaded on request."""
-        self.names, self.options, self._runs = list(dict.fromkeys(names)), options, runs
+    def __init__(
+        self, names: Sequence[str], options: ServingOptions, names_of_runs: Callable[[], list[str]] = list
+    ) -> None:
+        """The models of runs can be loaded on request."""
+        self.names, self.options, self._names_of_runs = list(dict.fromkeys(names)), options, names_of_runs
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
@@ -122,11 +109,9 @@ class Models:
         return await asyncio.shield(self._loading[name])
 
     def all_names(self) -> list[str]:
-        """The names of all models, the default first."""
-        return list(dict.fromkeys([*self.names, *(self._runs.model_names() if self._runs else [])]))
+        return list(dict.fromkeys([*self.names, *self._names_of_runs()]))
 
     def check_name(self, name: str) -> None:
-        """Raise ApiError if no model has this name."""
         if name not in self.all_names():
             message = f"there is no model {name!r:.200}: see /v1/models for their names"
             raise ApiError(404, message, param="model", code="model_not_found")

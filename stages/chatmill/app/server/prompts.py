@@ -24,8 +24,8 @@ class Prompt(NamedTuple):
         return [Part("text", self.echo)] if self.echo else []
 
 
-def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> Prompt:
-    """The prompt of a conversation. Raises ApiError if it is invalid or too long.
+def chat_prompts(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> list[Prompt]:
+    """The one prompt of a conversation. Raises ApiError if it is invalid or too long.
 
     A last message of the assistant is followed by another one, unless it is to be continued or ends with a tool's
     output, after which the assistant's turn goes on.
@@ -47,30 +47,29 @@ def chat_prompt(model: Model, parameters: request_models.ChatRequest, max_tokens
             remaining, ids = model.prompt_builder.truncate(conversation, max_tokens, follows=follows)
         except ValueError as error:
             raise ApiError(400, str(error), param="messages", code="context_length_exceeded") from error
-        return Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)
+        return [Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)]
     ids = model.prompt_builder.prompt_ids(conversation, follows=follows)
     if len(ids) >= model.context:
         several = [message.role for message in conversation].count("user") > 1
         remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
         raise too_long(len(ids), model.context, "messages", remedy)
-    return Prompt(ids, 0, answer_prefix, lost=lost)
+    return [Prompt(ids, 0, answer_prefix, lost=lost)]
 
 
-def text_prompts(model: Model, parameters: request_models.CompletionRequest) -> list[Prompt]:
+def text_prompts(model: Model, parameters: request_models.CompletionRequest, _: int) -> list[Prompt]:
     """The prompts of texts or of given ids. Raises ApiError if one is invalid or too long."""
     return [text_prompt(model, given, echo=bool(parameters.echo)) for given in parameters.prompts]
 
 
-def text_prompt(model: Model, given: str | list[int], *, echo: bool = False, param: str = "prompt") -> Prompt:
-    """The prompt of a text or of given ids. Raises ApiError if it is invalid or too long."""
+def text_prompt(model: Model, given: str | list[int], *, echo: bool) -> Prompt:
     tokenizer = model.loaded.tokenizer
     if isinstance(given, str):
-        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, param)))
+        text, ids = given, model.prompt_builder.encode(model.loaded.template.text(validated_text(given, "prompt")))
     else:
-        check_ids(model, given, tokenizer.vocab_size, param)
-        text, ids = tokenizer.decode(given) if echo else "", given
+        check_ids(model, given, tokenizer.vocab_size, "prompt")
+        text, ids = tokenizer.decode(given), given
     if not 0 < len(ids) < model.context:
-        raise too_long(len(ids), model.context, param)
+        raise too_long(len(ids), model.context, "prompt")
     return Prompt(ids, answer_prefix="", echo=text if echo else "")
 
 
@@ -98,7 +97,6 @@ def with_content(message: object, number: int) -> object:
 
 
 def parse_messages(given: list[object]) -> Conversation:
-    """Parse the `messages` of a request. Raises ApiError if they are invalid."""
     given = [with_content(message, number) for number, message in enumerate(given)]
     try:
         conversation = chats.from_messages({"messages": given})
@@ -121,7 +119,6 @@ def validated_text(text: str, param: str) -> str:
 
 
 def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
-    """Raise ApiError unless all ids are below `count`."""
     if ids and max(ids) >= count:
         message = f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}"
         raise ApiError(400, message, param=param, code="invalid_value")

@@ -90,8 +90,11 @@ class GenerationRequest(ModelRequest):
 
     @property
     def stops(self) -> list[str]:
-        """The texts that end an answer."""
         return [text for text in ([self.stop] if isinstance(self.stop, str) else self.stop or []) if text]
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens
 
     @property
     def includes_usage(self) -> bool:
@@ -125,6 +128,10 @@ class ChatRequest(GenerationRequest):
     modalities: list[Literal["text"]] | None = None
 
     @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
     def num_logprobs(self) -> int | None:
         """How many top logprobs each token gets; None: no logprobs at all, not even of the chosen token."""
         return (self.top_logprobs or 0) if self.logprobs else None
@@ -144,9 +151,16 @@ class CompletionRequest(GenerationRequest):
         return self
 
     @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
     def prompts(self) -> list[str | list[int]]:
         """The prompts, each a text or ids."""
-        return as_list(self.prompt)
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        several = [item for item in self.prompt if not isinstance(item, int)]
+        return list(several) or [[item for item in self.prompt if isinstance(item, int)]]
 
 
 class TokenizeRequest(ModelRequest):
@@ -170,16 +184,7 @@ class TokensRequest(ModelRequest):
     ids: Ids
 
 
-def as_list(given: str | list[int] | list[str] | list[list[int]]) -> list[str | list[int]]:
-    """Texts or lists of ids, where one or several are given."""
-    if isinstance(given, str):
-        return [given]
-    texts = [item for item in given if not isinstance(item, int)]
-    return list(texts) or [[item for item in given if isinstance(item, int)]]
-
-
 def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
-    """Parse and validate a request's JSON. Raises ApiError with the first error."""
     try:
         return request_type.model_validate_json(body)
     except ValidationError as error:
@@ -187,7 +192,6 @@ def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
 
 
 def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
-    """The ApiError for the first error of a validation."""
     first = error.errors(include_url=False)[0]
     place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
     match first["type"]:
@@ -226,10 +230,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def parse(models: Models, request: Request, request_type: type[RequestType]) -> tuple[RequestType, int]:
-    """The parameters of a request and the bytes of its body.
-
-    Large bodies are parsed one at a time in a thread, as parsing blocks all threads.
-    """
+    """A request's parameters and its number of bytes. Large ones are parsed one by one, as that blocks all threads."""
     body = await read_body(request)
     if len(body) < MAX_INLINE_JSON:
         return parse_request(request_type, body), len(body)

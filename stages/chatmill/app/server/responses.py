@@ -7,64 +7,17 @@ log probability.
 import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 
 from starlette.responses import Response
 
 from chatmill.app.server.jobs import CompletionJob
+from chatmill.app.terminal.tokens import tokens_of_ids
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 JsonObject = dict[str, Any]
-
-
-class CompletionBuilder:
-    """Builds the completion object or the chunks of one request, of /v1/chat/completions or /v1/completions."""
-
-    def __init__(self, kind: Literal["chat", "text"], name: str, model: str, created: int) -> None:
-        self.kind = kind
-        object_name = "chat.completion" if kind == "chat" else "text_completion"
-        self._head = {"id": name, "created": created, "model": model}
-        self._completion_fields = {"object": object_name, **self._head}
-        self._chunk_fields = {"object": f"{object_name}.chunk" if kind == "chat" else object_name, **self._head}
-
-    def chunk(
-        self, index: int, parts: Sequence[Part], logprobs: JsonObject | None, more: JsonObject, *, first: bool = False
-    ) -> JsonObject:
-        """A chunk with the parts that were added to an answer."""
-        text = plain_text(parts)
-        choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": None, **more}
-        if self.kind == "text":
-            return {**self._chunk_fields, "choices": [{"text": text, **choice}]}
-        delta: JsonObject = {"role": "assistant"} if first else {}
-        delta |= {"content": text} if text or first else {}
-        delta |= {"parts": parts_to_json(parts)} if any(part.kind != "text" for part in parts) else {}
-        return {**self._chunk_fields, "choices": [{"delta": delta, **choice}]}
-
-    def final_chunk(self, index: int, finish_reason: str, more: JsonObject) -> JsonObject:
-        """The chunk that ends an answer."""
-        empty: JsonObject = {"text": ""} if self.kind == "text" else {"delta": {}}
-        choice = {"index": index, **empty, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._chunk_fields, "choices": [choice], **more}
-
-    def usage_chunk(self, usage: JsonObject) -> JsonObject:
-        """The chunk after the last, with the number of tokens."""
-        return {**self._chunk_fields, "choices": [], "usage": usage}
-
-    def choice(
-        self, index: int, parts: Sequence[Part], logprobs: JsonObject | None, finish_reason: str, more: JsonObject
-    ) -> JsonObject:
-        choice: JsonObject = {"index": index, "logprobs": logprobs, "finish_reason": finish_reason, **more}
-        if self.kind == "text":
-            return {"text": plain_text(parts), **choice}
-        message: JsonObject = {"role": "assistant", "content": plain_text(parts), "refusal": None}
-        if any(part.kind != "text" for part in parts):
-            message["parts"] = parts_to_json(parts)
-        return {"message": message, **choice}
-
-    def completion(self, choices: list[JsonObject], totals: JsonObject) -> JsonObject:
-        return {**self._completion_fields, "choices": choices, **totals}
 
 
 def plain_text(parts: Iterable[Part]) -> str:
@@ -80,13 +33,15 @@ def merge_texts(parts: Iterable[Part]) -> list[Part]:
     return result
 
 
-def parts_to_json(parts: Iterable[Part]) -> list[JsonObject]:
-    return [{"kind": part.kind, "text": part.text} for part in parts]
+def tool_parts(parts: Sequence[Part]) -> JsonObject:
+    """The `parts` of an answer; nothing if all are text."""
+    if all(part.kind == "text" for part in parts):
+        return {}
+    return {"parts": [{"kind": part.kind, "text": part.text} for part in parts]}
 
 
-def usage_of(jobs: Sequence[CompletionJob], prompts: Sequence[CompletionJob] | None = None) -> JsonObject:
+def usage_of(jobs: Sequence[CompletionJob], prompts: Sequence[CompletionJob]) -> JsonObject:
     """The `usage` of answers: the tokens of the completions, and those of the prompts, each counted once."""
-    prompts = jobs if prompts is None else prompts
     prompt = sum(len(job.prompt_ids) for job in prompts)
     generated = sum(len(job.generation.generated_ids) for job in jobs)
     return {
@@ -99,15 +54,15 @@ def usage_of(jobs: Sequence[CompletionJob], prompts: Sequence[CompletionJob] | N
 
 def timings_of(job: CompletionJob, context: int) -> JsonObject:
     """The `timings` of an answer: durations in milliseconds, token counts and rates."""
-    times, generated = job.times, len(job.generation.generated_ids)
-    first = times.first_token_at or times.ended_at
-    seconds = times.ended_at - first
+    generated = len(job.generation.generated_ids)
+    first = job.first_token_at or job.ended_at
+    seconds = job.ended_at - first
     return {
-        "queue_ms": ms(times.started_at - times.submitted_at),
+        "queue_ms": ms(job.started_at - job.submitted_at),
         "prompt_tokens": len(job.prompt_ids),
         "cached_tokens": job.cached_tokens,
-        "prompt_ms": ms(first - times.started_at),
-        "first_token_ms": ms(first - times.submitted_at),
+        "prompt_ms": ms(first - job.started_at),
+        "first_token_ms": ms(first - job.submitted_at),
         "completion_tokens": generated,
         "completion_ms": ms(seconds),
         "tokens_per_second": round((generated - 1) / seconds, 1) if seconds > 0 and generated > 1 else 0.0,
@@ -116,7 +71,6 @@ def timings_of(job: CompletionJob, context: int) -> JsonObject:
 
 
 def ms(seconds: float) -> float:
-    """Seconds as milliseconds, rounded to microseconds."""
     return round(1000 * seconds, 3)
 
 
@@ -149,14 +103,13 @@ def text_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer, of
 
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
     """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
-    known = token < tokenizer.vocab_size
-    content = tokenizer.token_bytes[token] if known else b""
-    is_text = known and bool(tokenizer.is_text[token])
+    (known,) = tokens_of_ids([token], tokenizer)
+    name, content = (known.content, b"") if known.is_control else (b"", known.content)
     return {
         "id": token,
-        "text": content.decode("utf-8", "replace") if is_text else "",
-        "bytes": list(content) if is_text else [],
-        "control": None if is_text else content.decode("utf-8", "replace") or f"{token}",
+        "text": content.decode("utf-8", "replace"),
+        "bytes": list(content),
+        "control": (name.decode("utf-8", "replace") or f"{token}") if known.is_control else None,
         "logprob": logprob,
     }
 
@@ -167,16 +120,13 @@ def json_response(values: JsonObject) -> Response:
 
 
 def to_json(values: Any) -> bytes:
-    """Compact JSON."""
     return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def _logprob_entry(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
-    content = tokenizer.token_bytes[token] if token < tokenizer.vocab_size else b""
-    text = content.decode("utf-8", "replace")
-    return {"token": text, "logprob": logprob, "bytes": list(content), "id": token}
+    (known,) = tokens_of_ids([token], tokenizer)
+    return {"token": _token_text(token, tokenizer), "logprob": logprob, "bytes": list(known.content), "id": token}
 
 
 def _token_text(token: int, tokenizer: ChatTokenizer) -> str:
-    text: str = _logprob_entry(token, 0.0, tokenizer)["token"]
-    return text
+    return tokens_of_ids([token], tokenizer)[0].content.decode("utf-8", "replace")

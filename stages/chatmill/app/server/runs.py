@@ -6,8 +6,8 @@ import json
 import logging
 import math
 import threading
-from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from secrets import token_urlsafe
 from time import time
@@ -19,10 +19,9 @@ from starlette.routing import Route
 
 from chatmill.app.runs import CURVE, REPORT, RunFiles, RunRow, list_states, run_rows
 from chatmill.app.server.requests import read_body
-from chatmill.app.server.security import PING_SECONDS, ApiError, CancellableResponse, send_events
+from chatmill.app.server.security import ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import Run
-from chatmill.app.verdict.views import compare_sides
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.sections import downsample
 
@@ -40,8 +39,8 @@ Points = dict[str, list[list[float]]]  # (step, value) by column
 class Runs:
     """The runs of a folder, listed on request."""
 
-    def __init__(self, folder: Path | None) -> None:
-        """Nothing is read before the first request; without a folder there are no runs."""
+    def __init__(self, folder: Path) -> None:
+        """Nothing is read before the first request."""
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
         self._rows: dict[str, RunRow] = {}
@@ -70,8 +69,6 @@ class Runs:
     async def _list(self) -> dict[str, Any]:
         problem, notes = None, []
         try:
-            if self._folder is None:
-                raise ValueError("this server was started without a folder of runs")
             self._files, rows = await asyncio.to_thread(_read_rows, self._folder)
             self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
             if len(rows) > MAX_RUNS:
@@ -109,7 +106,6 @@ def points(table: str) -> Points:
 
 
 def routes(runs: Runs) -> list[Route]:
-    """The routes of the listing, the training curves and the reports."""
 
     async def listing(request: Request) -> Response:
         return JSONResponse(await runs.listing("refresh" in request.query_params))
@@ -156,7 +152,6 @@ class Verdicts:
         self._pages: dict[str, bytes] = {}
 
     def page(self, number: str) -> bytes | None:
-        """The page of a verdict; None if it is not kept any more."""
         return self._pages.get(number)
 
     def check(self, sides: Any) -> list[list[str]]:
@@ -172,49 +167,43 @@ class Verdicts:
             raise ApiError(409, f"{TEST_DATA}, on which runs are compared, is not here: run `dvc pull` or `dvc repro`")
         return [list(map(str, side)) for side in sides]
 
-    async def events(self, sides: list[list[str]]) -> AsyncIterator[bytes | None]:
-        """Each run when it was measured, then the verdict or why there is none, as JSON; None in between."""
-        events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    async def events(self, sides: list[list[str]]) -> AsyncIterator[bytes]:
+        """Each run when it was measured, then the verdict or why there is none, as JSON."""
+        names: asyncio.Queue[str | None] = asyncio.Queue()
         loop, stopped = asyncio.get_running_loop(), threading.Event()
 
-        def send(**event: Any) -> None:
+        def measured(run: Run) -> None:
             if stopped.is_set():
                 raise _Stopped
-            loop.call_soon_threadsafe(events.put_nowait, event)
+            loop.call_soon_threadsafe(names.put_nowait, run.name)
 
-        def report(judging: Future[None]) -> None:
-            if not judging.cancelled() and (error := judging.exception()) and not isinstance(error, _Stopped):
-                LOGGER.error("a verdict failed", exc_info=error)
-                event = {"problem": f"the comparison failed ({type(error).__name__}): the server's log has more"}
-                loop.call_soon_threadsafe(events.put_nowait, event)
-
-        self._executor.submit(self._judge, sides, send).add_done_callback(report)
+        judging = loop.run_in_executor(self._executor, self._judge, sides, measured)
+        judging.add_done_callback(lambda _: names.put_nowait(None))
         try:
-            while True:
-                try:
-                    event = await asyncio.wait_for(events.get(), PING_SECONDS)
-                except TimeoutError:
-                    yield None
-                    continue
-                yield json.dumps(event).encode()
-                if "measured" not in event:
-                    return
+            while name := await names.get():
+                yield json.dumps({"measured": name}).encode()
+            if error := judging.exception():
+                LOGGER.error("a verdict failed", exc_info=error)
+                problem = f"the comparison failed ({type(error).__name__}): the server's log has more"
+                yield json.dumps({"problem": problem}).encode()
+            else:
+                yield json.dumps(judging.result()).encode()
         finally:
             stopped.set()
 
-    def _judge(self, sides: Sequence[Sequence[str]], send: Any) -> None:
-        def measured(run: Run) -> None:
-            send(measured=run.name)
-
+    def _judge(self, sides: Sequence[Sequence[str]], measured: Callable[[Run], None]) -> dict[str, Any]:
         try:
-            verdict = compare_sides(sides, measured, self._folder / TEST_DATA)
-            number = token_urlsafe(8)
-            self._pages[number] = views.page(verdict).encode()
-            for oldest in list(self._pages)[:-MAX_PAGES]:
-                del self._pages[oldest]
-            send(sentences=verdict.sentences, heads=verdict.heads, note=verdict.note, number=number)
+            verdict = views.compare_sides(sides, measured, self._folder / TEST_DATA)
+        except _Stopped:
+            return {}
         except USER_ERRORS as error:
-            send(problem=error_line(error))
+            return {"problem": error_line(error)}
+        number = token_urlsafe(8)
+        self._pages[number] = views.page(verdict).encode()
+        for oldest in list(self._pages)[:-MAX_PAGES]:
+            del self._pages[oldest]
+        sentences = {"sentences": verdict.sentences, "heads": verdict.heads, "note": verdict.note}
+        return {**sentences, "number": number}
 
 
 def verdict_routes(verdicts: Verdicts) -> list[Route]:

@@ -11,13 +11,12 @@ from collections import deque
 from math import inf
 from threading import Condition, Thread
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 
 from chatmill.app.server.jobs import Job
-from chatmill.app.server.security import DeadlineExceeded, QueueFull, SchedulerStopped
-from chatmill.engines.engine import BatchedChat, Engine, make_chat_batch
+from chatmill.app.server.security import ApiError
+from chatmill.engines.engine import CachedEngine, Engine, make_chat_batch
 from chatmill.inference.chat_session import common_prefix_length
 from chatmill.pipeline.processes import USER_ERRORS
 
@@ -30,7 +29,7 @@ MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 class Slot:
     """A KV cache for one chat at a time, and the ids in it."""
 
-    def __init__(self, chat: BatchedChat) -> None:
+    def __init__(self, chat: CachedEngine) -> None:
         self.chat, self.last_used = chat, 0.0
         self.cached_ids: list[int] = []  # in the cache; valid while no job is running
 
@@ -39,36 +38,16 @@ class Slot:
         return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
 
 
-class ChunkSize:
-    """How many tokens of a prompt to prefill at once: the most that take about CHUNK_SECONDS."""
-
-    def __init__(self) -> None:
-        self.tokens = min(4 * MIN_CHUNK, MAX_CHUNK)
-
-    def adapt(self, tokens: int, seconds: float) -> None:
-        """Choose the next size by the time that a chunk took."""
-        if seconds > CHUNK_SECONDS:
-            self.tokens = max(MIN_CHUNK, self.tokens // 2)
-        elif seconds < CHUNK_SECONDS / 3 and tokens == self.tokens:
-            self.tokens = min(MAX_CHUNK, self.tokens * 2)
-
-
-class RunningJob(NamedTuple):
-    """A job and the slot in which it runs."""
-
-    slot: Slot
-    job: Job
-
-
 class Scheduler:
     """Runs the jobs of one model: at most `num_slots` at once, while at most `max_waiting` more wait."""
 
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
-        self._chats, self.num_slots = make_chat_batch(engine, num_slots)
-        self.max_jobs, self._vocab_size = self.num_slots + max_waiting, engine.vocab_size
-        self._slots: list[Slot] = []
-        self._running: list[RunningJob] = []
-        self._chunk_size = ChunkSize()
+        self._batch = make_chat_batch(engine, num_slots)
+        self._slots = [Slot(chat) for chat in self._batch.chats]
+        self.num_slots, self._vocab_size = len(self._slots), engine.vocab_size
+        self.max_jobs = self.num_slots + max_waiting
+        self._running: dict[Job, Slot] = {}
+        self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
         self._changed = Condition()  # protects the waiting jobs and the flags of the next line
         self._has_changed = self._stopped = False
@@ -78,27 +57,24 @@ class Scheduler:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes jobs."""
         return not self._stopped
 
     @property
     def idle(self) -> bool:
-        """Whether no job is running or waiting."""
         return not self._waiting and not self._running
 
     def submit(self, *jobs: Job) -> None:
-        """Add all of these jobs, or none.
-
-        Raises QueueFull or SchedulerStopped, and ValueError for a text whose logits would be too many.
-        """
+        """Add all of these jobs, or none. Raises ApiError if the queue is full or a text's logits are too many."""
         for job in jobs:
             if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
-                raise ValueError(f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}")
+                message = f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}"
+                raise ApiError(400, message, code="invalid_value")
         with self._changed:
             if self._stopped:
-                raise SchedulerStopped("the model has stopped: try again later")
+                raise stopping("the model has stopped: try again later")
             if len(self._waiting) + len(self._running) + len(jobs) > self.max_jobs:
-                raise QueueFull(f"{len(self._waiting)} requests are waiting")
+                message = f"the server is busy: {len(self._waiting)} requests are waiting"
+                raise ApiError(429, message, code="queue_full")
             self._waiting.extend(jobs)
             self._notify()
 
@@ -109,7 +85,6 @@ class Scheduler:
             self._notify()
 
     def stop(self) -> None:
-        """End all jobs and the thread."""
         with self._changed:
             self._stopped = True
             self._notify()
@@ -128,8 +103,8 @@ class Scheduler:
         finally:  # so that no request waits for ever, even after an unexpected exception
             with self._changed:
                 self._stopped = True
-            for job in [*(running.job for running in self._running), *self._waiting]:
-                job.finish(SchedulerStopped("the server is being stopped"))
+            for job in [*self._running, *self._waiting]:
+                job.finish(stopping("the server is being stopped"))
 
     def _schedule(self) -> None:
         """Wait for work, end jobs that are cancelled or late, and start waiting jobs in free slots."""
@@ -138,103 +113,89 @@ class Scheduler:
             self._has_changed = False
             aborted = [job for job in self._waiting if abort_reason(job)]
             self._waiting = deque(job for job in self._waiting if job not in aborted)
-        for running in self._running[:]:
-            if reason := abort_reason(running.job):
-                self._finish(running, reason)
+        for job in list(self._running):
+            if reason := abort_reason(job):
+                self._finish(job, reason)
         for job in aborted:
             job.finish(abort_reason(job))
         while self._waiting and len(self._running) < self.num_slots:
             self._start(self._waiting[0])
-        unfinished = [*(running.job for running in self._running), *self._waiting]
+        unfinished = [*self._running, *self._waiting]
         self._deadline = min((job.deadline for job in unfinished), default=inf)
 
     def _start(self, job: Job) -> None:
         """Start the first waiting job in a slot; it leaves the queue afterwards, so that an exception ends it too."""
-        try:
-            slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
-        except USER_ERRORS as error:
-            self._waiting.popleft()
-            job.finish(error)
-            return
+        slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
         cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
         slot.chat.rewind(cached_tokens)
-        job.times = job.times._replace(started_at=perf_counter())
-        running = RunningJob(slot, job)
-        self._running.append(running)
+        self._running[job] = slot
         self._waiting.popleft()
         job.start(cached_tokens)
         if job.done:
-            self._finish(running)
+            self._finish(job)
 
     def _choose(self, ids: list[int]) -> Slot:
-        """The free slot that saves most tokens of a prompt, else a new slot, else the least recently used."""
-        taken = [running.slot for running in self._running]
-        free = [slot for slot in self._slots if slot not in taken]
-        best = max(free, key=lambda slot: slot.cache_gain(ids), default=None)
-        if best is not None and best.cache_gain(ids) > 0:
-            return best
-        if len(self._slots) == self.num_slots:
-            return min(free, key=lambda slot: slot.last_used)
-        self._slots.append(Slot(self._chats.join()))
-        return self._slots[-1]
+        """The free slot that saves most tokens of a prompt, else the least recently used."""
+        free = [slot for slot in self._slots if slot not in self._running.values()]
+        best = max(free, key=lambda slot: slot.cache_gain(ids))
+        return best if best.cache_gain(ids) > 0 else min(free, key=lambda slot: slot.last_used)
 
     def _advance(self) -> None:
         if len(self._running) == 1:
-            self._run_one(self._running[0])
+            self._run_one(next(iter(self._running)))
             return
-        prefilling = [
-            running
-            for running in self._running
-            if len(running.job.pending) > SHORT_PREFILL or running.job.needs_all_logits
-        ]
-        decoding = [running for running in self._running if running not in prefilling]
+        prefilling = [job for job in self._running if len(job.pending) > SHORT_PREFILL or job.needs_all_logits]
+        decoding = [job for job in self._running if job not in prefilling]
         if prefilling:
             self._run_one(prefilling[0])
         if decoding:
             self._run_batch(decoding)
 
-    def _run_one(self, running: RunningJob) -> None:
-        slot, job = running
-        whole = job.needs_all_logits and not slot.chat.continues
-        chunk = job.pending if whole else job.pending[: self._chunk_size.tokens]
+    def _run_one(self, job: Job) -> None:
+        chat = self._running[job].chat
+        whole = job.needs_all_logits and not chat.continues
+        chunk = job.pending if whole else job.pending[: self._chunk_size]
         started = perf_counter()
         try:
-            logits = slot.chat.append_all(chunk) if job.needs_all_logits else slot.chat.append(chunk)
+            logits = chat.append_all(chunk) if job.needs_all_logits else chat.append(chunk)
         except USER_ERRORS as error:
-            self._finish(running, error)
+            self._finish(job, error)
             return
-        self._chunk_size.adapt(len(chunk), perf_counter() - started)
+        seconds = perf_counter() - started
+        if seconds > CHUNK_SECONDS:
+            self._chunk_size = max(MIN_CHUNK, self._chunk_size // 2)
+        elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
+            self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
         if job.needs_all_logits or len(chunk) == len(job.pending):
-            self._process_logits(running, logits)
+            self._process_logits(job, logits)
         else:
             del job.pending[: len(chunk)]
 
-    def _run_batch(self, batch: list[RunningJob]) -> None:
+    def _run_batch(self, jobs: list[Job]) -> None:
         try:
-            logits = self._chats.step([(slot.chat, job.pending[0]) for slot, job in batch])
+            logits = self._batch.step([(self._running[job].chat, job.pending[0]) for job in jobs])
         except USER_ERRORS as error:
-            for running in batch:
-                self._finish(running, error)
+            for job in jobs:
+                self._finish(job, error)
             return
-        for running, row, likeliest in zip(batch, logits, logits.argmax(axis=1).tolist(), strict=True):
-            if len(running.job.pending) == 1:
-                self._process_logits(running, row, likeliest)
+        for job, row, likeliest in zip(jobs, logits, logits.argmax(axis=1).tolist(), strict=True):
+            if len(job.pending) == 1:
+                self._process_logits(job, row, likeliest)
             else:
-                del running.job.pending[0]
+                del job.pending[0]
 
-    def _process_logits(self, running: RunningJob, logits: np.ndarray, likeliest: int | None = None) -> None:
+    def _process_logits(self, job: Job, logits: np.ndarray, likeliest: int | None = None) -> None:
         try:
-            running.job.process_logits(logits, likeliest)
+            job.process_logits(logits, likeliest)
         except USER_ERRORS as error:
-            self._finish(running, error)
+            self._finish(job, error)
         else:
-            if running.job.done:
-                self._finish(running)
+            if job.done:
+                self._finish(job)
 
-    def _finish(self, running: RunningJob, error: Exception | None = None) -> None:
+    def _finish(self, job: Job, error: Exception | None = None) -> None:
         """End a job and free its slot, whose cache remains unless the engine failed."""
-        slot, job = running
-        self._running.remove(running)
+        slot = self._running.pop(job)
         self._has_changed = True  # the slot is free
         if isinstance(error, USER_ERRORS):
             slot.chat.rewind(0)
@@ -242,8 +203,14 @@ class Scheduler:
         job.finish(error)
 
 
-def abort_reason(job: Job) -> Exception | None:
+def stopping(message: str) -> ApiError:
+    return ApiError(503, message, code="stopping")
+
+
+def abort_reason(job: Job) -> ApiError | None:
     """Why a job ends before it is done; None if it continues."""
     if job.cancelled:
-        return SchedulerStopped("the request was cancelled")
-    return DeadlineExceeded("the answer took longer than the time limit") if perf_counter() > job.deadline else None
+        return stopping("the request was cancelled")
+    if perf_counter() > job.deadline:
+        return ApiError(504, "the answer took longer than the time limit", code="time_limit")
+    return None

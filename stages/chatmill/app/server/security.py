@@ -11,7 +11,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,18 +26,6 @@ ERROR_TYPES = {
     501: "invalid_request_error",
 }
 RETRY_AFTER_SECONDS = 2  # in the Retry-After header of a busy server
-
-
-class QueueFull(Exception):
-    """The queue of waiting requests is full."""
-
-
-class SchedulerStopped(Exception):
-    """The scheduler takes no more jobs, or ended this one."""
-
-
-class DeadlineExceeded(Exception):
-    """A job took longer than the time limit."""
 
 
 class ApiError(Exception):
@@ -56,48 +45,36 @@ class ApiError(Exception):
         headers |= {"Connection": "close"} if self.status == 408 else {}
         return JSONResponse(self.as_dict(), self.status, headers)
 
-    def as_json(self) -> bytes:
-        return json.dumps(self.as_dict()).encode()
-
 
 def to_api_error(error: Exception) -> ApiError:
     """The ApiError for an exception that ended a job."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValueError):
+        return ApiError(500, str(error), code="model_failed")
+    return ApiError(503, str(error) or "out of memory", code="out_of_memory")
+
+
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler of all exceptions; it is async because Starlette would call another one in a thread."""
     match error:
-        case QueueFull():
-            return ApiError(429, f"the server is busy: {error}", code="queue_full")
-        case SchedulerStopped():
-            return ApiError(503, str(error), code="stopping")
-        case DeadlineExceeded():
-            return ApiError(504, str(error), code="time_limit")
-        case ValueError():
-            return ApiError(500, str(error), code="model_failed")
+        case ApiError():
+            return error.response()
+        case ClientDisconnect():
+            return ApiError(400, "the client disconnected").response()  # nobody reads it
+        case HTTPException():  # no route matches
+            messages = {404: "page not found", 405: f"method {request.method} not allowed"}
+            message = messages.get(error.status_code, error.detail)
+            response = ApiError(error.status_code, f"{request.url.path}: {message}").response()
+            response.headers.update(error.headers or {})
+            return response
         case _:
-            return ApiError(503, str(error) or "out of memory", code="out_of_memory")
-
-
-async def handle_api_error(_: Request, error: Exception) -> Response:
-    """Starlette's handler of ApiError; it is async because Starlette would call another one in a thread."""
-    assert isinstance(error, ApiError)
-    return error.response()
-
-
-async def handle_http_exception(request: Request, error: Exception) -> Response:
-    """Starlette's handler of HTTPException, which is raised where no route matches."""
-    status = getattr(error, "status_code", 404)
-    messages = {404: "page not found", 405: f"method {request.method} not allowed"}
-    response = ApiError(status, f"{request.url.path}: {messages.get(status, error)}").response()
-    response.headers.update(getattr(error, "headers", None) or {})
-    return response
-
-
-async def handle_exception(_: Request, __: Exception) -> Response:
-    """Starlette's handler of all other exceptions, which are logged to stderr."""
-    return ApiError(500, "internal server error: see the server's log").response()
+            return ApiError(500, "internal server error: see the server's log").response()
 
 
 # Responses that are cancelled when the client disconnects, and server-sent events.
 
-PING_SECONDS = 10  # after which a comment is sent to keep a silent connection alive
+PING_SECONDS = 10  # after which a comment keeps a silent connection alive
 EVENT = b"data: %b\n\n"
 
 
@@ -122,14 +99,38 @@ class CancellableResponse(Response):
             responding.result()
 
 
-async def send_events(send: Send, events: AsyncIterator[bytes | None]) -> None:
-    """Send server-sent events, and the one that ends them; None is sent as a ping."""
-    headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    async for event in events:
-        body = b": still here\n\n" if event is None else EVENT % event
+async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
+    """Send server-sent events, and the one that ends them. An error before the first is raised, a later one is sent."""
+    is_started = False
+    try:
+        async for body in _with_pings(events):
+            if not is_started:
+                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                is_started = True
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+    except ApiError as error:
+        if not is_started:
+            raise
+        body = EVENT % json.dumps(error.as_dict()).encode()
         await send({"type": "http.response.body", "body": body, "more_body": True})
     await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
+
+
+async def _with_pings(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield events as they are sent, and a comment after each PING_SECONDS without one."""
+    coming = asyncio.ensure_future(anext(events, None))
+    try:
+        while True:
+            if not (await asyncio.wait([coming], timeout=PING_SECONDS))[0]:
+                yield b": still here\n\n"
+                continue
+            if (event := coming.result()) is None:
+                return
+            yield EVENT % event
+            coming = asyncio.ensure_future(anext(events, None))
+    finally:
+        coming.cancel()
 
 
 async def send_response(send: Send, response: Response) -> None:

@@ -85,7 +85,6 @@ def _typed_ahead(terminal: int) -> Iterator[None]:
 
 
 def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
-    """Answer the first prompt, if there is one; then read and answer until the user leaves."""
     editor: PromptSession[str] = PromptSession(
         "> ",
         multiline=True,
@@ -203,8 +202,6 @@ _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
 class SlashCommand(NamedTuple):
-    """A command: its arguments, its purpose for /help, and the function that runs it."""
-
     arguments: str
     purpose: str
     run: Callable[[TerminalChat, str], None]

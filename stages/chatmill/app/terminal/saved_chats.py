@@ -22,10 +22,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 
 class Transcript:
-    """A file with one conversation a line, complete after every answer.
-
-    `name` is a new file, or a folder, in which the file is named by the time of the first answer.
-    """
+    """A new file `name`, or one in that folder named by the time: a chat a line, complete after every answer."""
 
     def __init__(self, name: str) -> None:
         """Creates the folders, but not the file. Raises ValueError or OSError where the file could not be written."""
@@ -37,14 +34,12 @@ class Transcript:
         self._name, self._previous_lines, self._line = name, "", ""
 
     def write(self, conversation: Conversation) -> None:
-        """Write the conversation as the last line of the file."""
         if (line := to_json_line(conversation)) != self._line:
             self.file = self.file or create_file(self._name)
             _replace(self.file, self._previous_lines + line)
             self._line = line
 
     def start_conversation(self) -> None:
-        """Start a line for the next conversation."""
         self._previous_lines, self._line = self._previous_lines + self._line, ""
 
 
@@ -97,10 +92,7 @@ def create_file(name: str) -> Path:
 
 
 def read_chat(file: Path, number: int) -> Conversation:
-    """Conversation `number`, from 1, of a file in any form that commands read, or a text with `Human:` markers.
-
-    Raises ValueError with the place where it is no conversation, or cannot be continued.
-    """
+    """Conversation `number`, from 1, of a file that commands read. Raises ValueError with the place if it is none."""
     try:
         from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
     except ModuleNotFoundError as error:  # where only the packages for a chat are installed
@@ -118,10 +110,7 @@ def read_chat(file: Path, number: int) -> Conversation:
 
 
 def read_numbered_chat(argument: str) -> tuple[str, Conversation]:
-    """The file's name and the conversation of `FILE` or `FILE N`, as in /load; a file may be named so, too.
-
-    Raises ValueError with the remedy where the file cannot be read, or holds no conversation.
-    """
+    """The file's name and the conversation of `FILE` or `FILE N`, as in /load. Raises ValueError with the remedy."""
     name, _, number = argument.rpartition(" ")
     if not (name and number.isdecimal()) or expand_path(argument).exists():
         name, number = argument, "1"

@@ -10,10 +10,16 @@ from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
-from wcwidth import wrap
-
 from chatmill.app.terminal.saved_chats import Transcript
-from chatmill.app.terminal.tokens import WordWrap, format_duration, format_size, plural, printable, show_tokens
+from chatmill.app.terminal.tokens import (
+    WordWrap,
+    format_duration,
+    format_size,
+    plural,
+    printable,
+    show_tokens,
+    wrap_text,
+)
 from chatmill.conversation import Conversation
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
@@ -74,10 +80,7 @@ def _check(name: str) -> None:
 
 
 class TerminalChat:
-    """A chat session in the terminal: its display options and its transcript.
-
-    `show_notices`: print statistics after each answer; `verbose`: print its tokens.
-    """
+    """A chat session in the terminal, which prints statistics after each answer and, if `verbose`, its tokens."""
 
     def __init__(
         self,
@@ -123,7 +126,6 @@ class TerminalChat:
         self._report(shown, num_dropped)
 
     def update_transcript(self) -> None:
-        """Write the current conversation to the transcript, if there is one."""
         if self.transcript:
             self.transcript.write(self.session.conversation)
 
@@ -131,18 +133,14 @@ class TerminalChat:
         if self.transcript:
             self.transcript.start_conversation()
 
-    def continue_conversation(self, conversation: Conversation) -> None:
-        """Continue another conversation, which ends with an answer; that answer has no statistics and no ids."""
-        self.start_conversation()
-        self.session.set_conversation(conversation)
-        self.session.answer_stats = None
-
     def load(self, name: str, conversation: Conversation) -> str:
         """Continue a conversation of a file, without a last message that has no answer; return a line that says so."""
         if conversation[-1].role == "user":
             *conversation, _ = conversation
             notify("the last message has no answer and was dropped")
-        self.continue_conversation(conversation)
+        self.start_conversation()
+        self.session.set_conversation(conversation)
+        self.session.answer_stats = None  # the last answer has none, and no ids
         return f"{name}: {plural(len(conversation), 'message')} loaded; /show prints them"
 
     def _report(self, shown: bool, num_dropped: int) -> None:
@@ -159,7 +157,6 @@ class TerminalChat:
 
 
 def format_stats(stats: AnswerStats, session: ChatSession) -> str:
-    """Number of tokens, speed, context, and whether an answer was cut off."""
     used, context = stats.prompt_tokens + stats.tokens, session.engine.context
     parts = [plural(stats.tokens, "token")]
     if stats.tokens > 1:
@@ -172,7 +169,6 @@ def format_stats(stats: AnswerStats, session: ChatSession) -> str:
 
 
 def describe_session(session: ChatSession) -> str:
-    """Engine, device, size, context and template of a session."""
     engine = session.engine
     parts = [f"{engine.name} on {device_name(engine)}", format_size(engine.num_bytes), f"context {engine.context:,}"]
     template = session.template
@@ -204,8 +200,6 @@ def notify(text: str, *, dim: bool = False) -> None:
     """Print a message on stderr, dim where requested and the terminal shows colours."""
     colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     start, end = ("\x1b[2m", "\x1b[0m") if dim and colours else ("", "")
-    text = printable(text)
-    if sys.stderr.isatty():
-        width = shutil.get_terminal_size().columns
-        text = "\n".join(piece for line in text.split("\n") for piece in wrap(line, width) or [""])
+    lines = wrap_text(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else [printable(text)]
+    text = "\n".join(lines)
     print(f"{start}{text}{end}", file=sys.stderr, flush=True)

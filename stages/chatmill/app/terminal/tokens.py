@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from math import exp
 from typing import NamedTuple, TextIO
 
-from wcwidth import clip, ljust, wcswidth, wcwidth, wrap
+from wcwidth import clip, ljust, rjust, wcswidth, wcwidth, width, wrap
 
 from chatmill.conversation import OUTPUT_END, OUTPUT_START, LossKind
 from chatmill.inference.chat_session import ChatSession
@@ -40,16 +40,17 @@ def plural(number: int, noun: str) -> str:
 
 # Text without control characters.
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """Replace control characters and separators other than tabs and newlines by symbols, which a terminal ignores."""
-    return _CONTROLS.sub(lambda match: _mark(ord(match[0])), text)
 
+    def mark(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
-def _mark(code: int) -> str:
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    return _CONTROLS.sub(mark, text)
 
 
 # Breaks the lines of a streamed text between words.
@@ -101,9 +102,6 @@ class WordWrap:
 
 MIN_COLUMN_WIDTH = 30  # of a column and its separator
 SEPARATOR = " │ "
-ESCAPED_CHARACTERS = {
-    code: f"⟨U+{code:04X}⟩" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-}
 
 
 def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[StyledLine]:
@@ -123,7 +121,7 @@ def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterat
 
 def wrap_text(text: str, width: int) -> list[str]:
     """The lines of a text, none wider than `width`; control characters other than newlines are shown as symbols."""
-    lines = printable(text).translate(ESCAPED_CHARACTERS).split("\n")
+    lines = printable(text).split("\n")
     return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
 
 
@@ -168,14 +166,11 @@ def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
 
 
 def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
-    """Three lines for each row of tokens; a row begins after a newline, and where a token would not fit.
-
-    `labels` stand below the tokens instead of their ids.
-    """
+    """Three lines for each row of tokens over their ids or `labels`; it ends with a newline, or where it is full."""
     labels = [str(token.id) for token in tokens] if labels is None else labels
     for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
-        yield _spaced((cell.style, _padded(cell.text, cell.width)) for cell in row)
-        yield [("", " ".join(_padded(cell.label, cell.width) for cell in row).rstrip())]
+        yield _spaced((cell.style, ljust(cell.text, cell.width)) for cell in row)
+        yield [("", " ".join(ljust(cell.label, cell.width) for cell in row).rstrip())]
         yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
 
 
@@ -190,11 +185,11 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
 def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
     """A table under its caption: names aligned left, all other columns right."""
     table = [head, *rows]
-    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*table, strict=True)]
     yield [("bold", caption)]
     for row in table:
         name, *cells = zip(row, widths, strict=True)
-        line = "  ".join([_padded(*name), *(" " * (width - _width(cell)) + cell for cell, width in cells)])
+        line = "  ".join([ljust(*name), *(rjust(cell, size) for cell, size in cells)])
         yield [("italic" if row is head else "", line.rstrip())]
 
 
@@ -204,7 +199,7 @@ def _cell(index: int, token: Token, label: str) -> _Cell:
     return _Cell(
         text=text,
         label=label,
-        width=max(_width(text), _width(label)),
+        width=max(width(text), width(label)),
         style=f"{style} bold" if token.is_control else style,
         rule=RULES[token.loss],
         ends_line=token.content.endswith(b"\n"),
@@ -228,22 +223,11 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
     return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
 
 
-def _width(text: str) -> int:
-    return sum(max(0, wcwidth(character)) for character in text)
-
-
-def _padded(text: str, width: int) -> str:
-    return text + " " * (width - _width(text))
-
-
 # Tokens in the terminal: those of a chat's latest exchange, of a message, and of a text.
 
 
 def show_tokens(session: ChatSession) -> None:
-    """Print each token of the latest question and of its answer over its id; after /load those of the last message.
-
-    Raises ValueError where there is no answer.
-    """
+    """Print each token of the latest exchange over its id; after /load those of the last message."""
     if session.answer_stats is None:
         _show_last_message(session)
         return
@@ -294,10 +278,7 @@ OTHER_COLUMNS = 40  # that a table needs beside the token
 
 
 def show_probabilities(session: ChatSession) -> None:
-    """Print each token of the latest answer over its probability, and alternatives where the model hesitated.
-
-    Raises ValueError where there is no answer.
-    """
+    """Print each token of the latest answer over its probability, and alternatives where the model hesitated."""
     columns, tokenizer = shutil.get_terminal_size().columns, session.tokenizer
     tokens = tokens_of_ids(_answer_ids(session), tokenizer)
     probabilities = list(answer_probabilities(session, 1 + ALTERNATIVES))
@@ -309,10 +290,7 @@ def show_probabilities(session: ChatSession) -> None:
 
 
 def show_likeliest(session: ChatSession, number: int) -> None:
-    """Print the likeliest tokens at the place of token `number`, from 1, of the latest answer.
-
-    Raises ValueError where there is no such token, or where the model did not choose it.
-    """
+    """Print the likeliest tokens at the place of token `number`, from 1, of the latest answer."""
     ids = _answer_ids(session)
     if not 1 <= number <= len(ids):
         raise ValueError(f"/why: expected the number of a token, 1 to {len(ids)}, got {number}")
