@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,8 @@ class LowRank(nn.Module):
         weight = (self.linear.weight + ALPHA * (up @ down)).detach()
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
         bias = None if self.linear.bias is None else self.linear.bias.to(dtype)
-        y: Tensor = _Adapted.apply(x.to(dtype), weight.to(dtype), bias, down.to(dtype), up.to(dtype))
-        return y
+        apply: Callable[..., Tensor] = _Adapted.apply
+        return apply(x.to(dtype), weight.to(dtype), bias, down.to(dtype), up.to(dtype))
 
 
 def add_adapters(model: ChatModel, rank: int, seed: int) -> None:

@@ -220,7 +220,7 @@ class Trainer:
 
     def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
-        visible = conversations
+        visible: Tensor | Segments = conversations
         if self.has_segments and ids.shape[1] > self.longest_masked_row:
             visible = find_segments(batch.conversation_ids).to(ids.device)
         soft_targets = None
