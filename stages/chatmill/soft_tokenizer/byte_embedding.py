@@ -16,10 +16,6 @@ from chatmill.model.layers import Layer
 from chatmill.soft_tokenizer.routing import mix_bits
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-# A token's embedding, computed from its bytes by a tiny transformer and by hashed n-grams.
-
-# Hashes of token n-grams, which select rows of an embedding table.
-
 START = 256  # plus the kind of the token: normal, continuation, fallback
 TOKEN_END, PAD_SYMBOL = START + 3, START + 4
 SYMBOLS = START + 5
