@@ -12,19 +12,12 @@ from typing import NamedTuple
 
 from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
+from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
 from chatmill.report import sections
 from chatmill.report.markup import Html, Metrics, dotted, folded, get_nested, join, number, table, tag
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
-
-
-def read_text(file: Path) -> str:
-    """The text of a file. Raises ValueError where it is not UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
 
 
 def read_metrics(file: Path) -> Metrics:
