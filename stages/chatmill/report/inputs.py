@@ -37,9 +37,7 @@ def read_samples(file: Path) -> list[Metrics]:
     for place, line in enumerate(read_text(file).split("\n")[:-1], start=1):
         try:
             sample = json.loads(line)
-            chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
-            of_data = {key: sample[key] for key in ("true", "messages_before") if key in sample}
-            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | of_data | chunks)
+            result.append(sample | {key: sample[key] for key in ("prompt", "answer", "stopped")})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}:{place}: expected a sample with prompt, answer and stopped: {error}") from error
     return result

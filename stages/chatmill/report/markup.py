@@ -81,8 +81,7 @@ def to_html(content: object) -> Html:
     """`content` as markup; invisible characters, and those that change the text direction, are shown as their codes."""
     if isinstance(content, Html):
         return content
-    text = str(content).encode("utf-8", "replace").decode()
-    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)))
+    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", valid_text(str(content)))))
 
 
 def tag(name: str, /, *content: object, **attributes: object) -> Html:
