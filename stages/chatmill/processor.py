@@ -55,5 +55,9 @@ def describe_machine(threads: int) -> dict[str, Any]:
     """The processor, its load, and the versions of the libraries."""
     libraries = {name: version(name) for name in ("torch", "onnxruntime")}
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    python, name = platform.python_version(), _cpuinfo("model name") or platform.machine()
-    return {"processor": name, "threads": threads, "load": load, "python": python, **libraries}
+    python = platform.python_version()
+    return {"processor": processor_name(), "threads": threads, "load": load, "python": python, **libraries}
+
+
+def processor_name() -> str:
+    return _cpuinfo("model name") or platform.machine()

@@ -48,8 +48,6 @@ def last_turn_fits(session: ChatSession, prompt: Conversation, max_tokens: int) 
 
 
 class Answer(NamedTuple):
-    """The answer to a question of a skill."""
-
     text: str
     correct: bool
     stopped: bool  # whether the model ended it itself

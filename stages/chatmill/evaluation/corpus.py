@@ -34,8 +34,6 @@ class BitsPerByte(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Encoded conversations or texts."""
-
     tokenizer: ChatTokenizer
     ids: np.ndarray  # (N,)
     offsets: np.ndarray  # (D + 1,)
@@ -49,7 +47,6 @@ class Corpus:
     def from_records(
         cls, records: Sequence[Record], tokenizer: ChatTokenizer, template: TemplateName, threads: int = 1
     ) -> "Corpus":
-        """The conversations and documents in a template."""
         documents = [record_segments(record, template) for record in records]
         has_roles = [not is_document(record.text) for record in records]
         return cls.from_segments(documents, tokenizer, threads, escaped=True, has_roles=has_roles)
@@ -103,7 +100,6 @@ class Corpus:
         return num_bytes
 
     def documents(self) -> list[np.ndarray]:
-        """The ids of each conversation."""
         return self.by_document(self.ids)
 
     def by_document(self, values: np.ndarray) -> list[np.ndarray]:

@@ -42,13 +42,10 @@ class TestSample(NamedTuple):
 
     @property
     def num_questions(self) -> int:
-        """Those of skills and those to a persona."""
         return len(self.questions) + sum(map(len, self.talk_questions.values()))
 
 
 class Line(NamedTuple):
-    """A record and the number of its line."""
-
     number: int
     record: Record
 
@@ -64,7 +61,6 @@ class SmallestHashes:
         self._heap: list[tuple[int, int, Record]] = []  # the largest hash first
 
     def add(self, digest: int, line: Line) -> None:
-        """Add a record and the hash of its text."""
         entry = -digest, -line.number, line.record
         if self._limit is None or len(self._heap) < self._limit:
             heapq.heappush(self._heap, entry)

@@ -43,7 +43,6 @@ class Stretches:
             last = self._extend(last, number)  # which no text contains
 
     def search(self, text: Words) -> None:
-        """Find what stands in a text."""
         state = length = 0
         for word in text:
             while state and word not in self._next[state]:

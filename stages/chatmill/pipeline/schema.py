@@ -20,7 +20,6 @@ _LINE = re.compile(r"( *)([\w-]+):[^#\n]*?(?:  +# (.*))?")
 
 
 def make_schema() -> dict[str, Any]:
-    """The schema of all sections."""
     properties: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     for script in sorted(Path(SOURCE_ROOT).glob("*.py")):
@@ -54,7 +53,6 @@ def make_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The content of the schema's file."""
     return json.dumps(make_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -9,7 +9,6 @@ from chatmill.report.markup import Html, Metrics, folded, get_nested, number, pe
 
 
 def skills(evaluation: Metrics) -> Html:
-    """Accuracy by skill, on known and on held-back phrasings."""
     known = get_nested(evaluation, "skills", default={})
     names = sorted({*known, *get_nested(known, "held_back", default={})} - {"macro", "held_back"})
     if not names:
@@ -42,7 +41,6 @@ def skills(evaluation: Metrics) -> Html:
 
 
 def wrong_answers(evaluation: Metrics) -> Html:
-    """Some of the questions that were answered wrongly, to unfold."""
     rows = [
         (name.replace("_", " "), *(words(answer.get(key, "")) for key in ("question", "answer", "expected")))
         for name, answers in get_nested(evaluation, "wrong_answers", default={}).items()
@@ -107,14 +105,12 @@ def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
 
 
 def splits(mix: Metrics) -> Html:
-    """The sizes of the splits."""
     names = list(get_nested(mix, "conversations", default={}))
     sizes = ((name, *(number(get_nested(mix, unit, name)) for unit in ("conversations", "bytes"))) for name in names)
     return table("Split by group", ("", "conversations", "bytes as rendered"), sizes)
 
 
 def left_out(mix: Metrics) -> Html:
-    """The conversations that were left out, by reason."""
     dropped = [
         (f"{source}: {reason.replace('_', ' ')}", number(count))
         for source, reasons in get_nested(mix, "rejected", default={}).items()
@@ -130,7 +126,6 @@ def left_out(mix: Metrics) -> Html:
 
 
 def messages(mix: Metrics) -> Html:
-    """What became of the messages of each source."""
     rows = [
         (
             source,
@@ -152,7 +147,6 @@ def named_counts(counts: Mapping[str, int]) -> str:
 
 
 def contents(cards: Mapping[str, Card]) -> Html:
-    """What the conversations of each source hold."""
     rows = [
         (
             source,

@@ -59,7 +59,6 @@ def read_curve(file: Path) -> sections.Curve:
 
 
 def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:
-    """The data card of each source in a sample of the training set."""
     by_source: dict[str, list[Record]] = {}
     for record in sample_records(train, SAMPLED):
         by_source.setdefault(record.source, []).append(record)
@@ -104,12 +103,10 @@ class Origin(NamedTuple):
 
     @property
     def commit_name(self) -> str | None:
-        """The first letters of the commit."""
         return self.commit and self.commit[:COMMIT_LETTERS]
 
 
 def read_origin(folder: Path) -> Origin:
-    """The origin of the run that is being made in a folder."""
     commit = os.environ.get("DVC_EXP_BASELINE_REV") or _git(folder, "rev-parse", "--verify", "HEAD")
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")

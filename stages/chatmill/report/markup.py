@@ -48,7 +48,6 @@ def bits_range(limits: Sequence[float] | None, decimals: int = 3) -> str:
 
 
 def in_bits(value: float | None) -> str:
-    """Bits per byte as text."""
     return number(value, decimals=3)
 
 
@@ -95,7 +94,6 @@ def tag(name: str, /, *content: object, **attributes: object) -> Html:
 
 
 def join(content: Iterable[object]) -> Html:
-    """The concatenated contents as markup."""
     return Html("".join(map(to_html, content)))
 
 
@@ -123,7 +121,6 @@ def words(text: str) -> Html:
 
 
 def section(title: str, *content: object) -> Html:
-    """A section of the page with its heading."""
     return tag("section", tag("h2", title), *content)
 
 

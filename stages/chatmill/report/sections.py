@@ -69,7 +69,6 @@ def checks(evaluation: Metrics) -> Html:
 
 
 def training(curve: Curve) -> Html:
-    """Loss, bits per byte, gradient norm and learning rate by step."""
     charts = [
         training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
         training_chart(
@@ -116,7 +115,6 @@ def downsample(points: Points) -> Points:
 
 
 def compression(evaluation: Metrics) -> Html:
-    """Bits per byte compared with the baselines, and by source."""
     bits = get_nested(evaluation, "bits_per_byte")
     if bits is None:
         return Html()
@@ -242,7 +240,6 @@ def soft_tokenizer(measured: Metrics) -> Html:
 
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
-    """Compression and speed of the tokenizer, and examples of its tokens."""
     values = get_nested(evaluation, "tokenizer", default={})
     sizes = [("bytes per token", number(get_nested(values, "bytes_per_token")))]
     sizes += [

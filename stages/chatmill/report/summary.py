@@ -21,10 +21,9 @@ from chatmill.report import markup
 from chatmill.report.inputs import Origin
 from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, tag
 from chatmill.report.sections import Curve
-from chatmill.report.speed import measured_latencies
+from chatmill.report.speed import PROMPT_TOKENS, measured_latencies
 
 ENGINE = "onnx"
-PROMPT_TOKENS = 128
 
 
 def key_figures(
@@ -187,7 +186,6 @@ def _limits(evaluation: Metrics, times: Metrics, place: str) -> Limits:
 
 
 def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
-    """What a figure stands beside, with its interval."""
     others = []
     for title, place in OTHERS.get(name, {}).items():
         value, limits = get_nested(evaluation, *place.split(".")), _limits(evaluation, {}, place)

@@ -25,8 +25,6 @@ GROUPS = 3  # of tokens of similar length, so that there is little padding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteEncoderShape:
-    """The shape of the network that reads a token's bytes."""
-
     width: int = 64  # channels
     layers: int = 2
     longest: int = 32  # bytes of a token that are read

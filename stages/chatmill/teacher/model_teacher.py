@@ -242,7 +242,6 @@ class ModelTeacher:
         return bits_per_byte(self.nats, self.num_bytes) or 0.0
 
     def describe(self) -> dict[str, Any]:
-        """Its tokenizer and size, and how well it has predicted."""
         num_parameters = sum(weight.numel() for weight in self.model.parameters())
         return {
             "fingerprint": self.tokenizer.fingerprint,

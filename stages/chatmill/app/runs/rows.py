@@ -16,7 +16,6 @@ from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
 from chatmill.app.runs.listing import State, list_states, run_git
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
-from chatmill.report.summary import PROMPT_TOKENS
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 
@@ -247,7 +246,7 @@ def latency(benchmark: Metrics | None) -> tuple[str | None, float | None]:
     None if benchmark.json is missing or has another format.
     """
     try:
-        engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
+        engine, prompt, milliseconds = fastest(benchmark or {})
     except (TypeError, ValueError, AttributeError):
         return None, None
     return engine and valid_text(f"{engine}, prompt of {prompt}"), finite_number(milliseconds)
