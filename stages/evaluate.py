@@ -6,18 +6,18 @@ from typing import get_args
 
 from chatmill.conversation import TemplateName
 from chatmill.evaluation import sections
-from chatmill.evaluation.answering import answer_all, skills_sections
+from chatmill.evaluation.answering import answer_all, measure_sense, skills_sections
 from chatmill.evaluation.bits_per_byte import default_stride
 from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import share
 from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
-from chatmill.evaluation.sections import EvaluateParameters
 from chatmill.evaluation.verbatim import measure_copying
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.signatures import InitialModel, Output
 from chatmill.pipeline.stage import stage
+from chatmill.record_files import read_records
 
 
 @stage
@@ -35,13 +35,13 @@ def main(
     metrics: Output,
     *,
     initial: InitialModel,
-    parameters: EvaluateParameters,
+    parameters: sections.EvaluateParameters,
 ) -> None:
     """Measure the model, and what it learnt and forgot (on the text `general`) since the initial one in `models`."""
     # What is asked: a sample of the test set, and the model with which chats are held.
     for file in parameters.compare_tokenizers:
         check_external(file, external, "evaluate.compare_tokenizers")
-    described = sections.describe_model(model)
+    described, trained_only = sections.describe_model(model)
     parameters, sample = sections.sample_within_budget(test, parameters, described["parameters"])
     loaded = sections.load_chat(model, onnx, parameters.threads)
     session = ChatSession(*loaded)
@@ -51,7 +51,7 @@ def main(
     # Bits per byte of the test set, under each engine and counted n-grams.
     test_set = sample.test
     corpora = {name: Corpus.from_records(test_set.records, tokenizer, name) for name in get_args(TemplateName)}
-    corpus, trained_only = corpora[template], sections.trained_on_assistant_only(model)
+    corpus = corpora[template]
     counted = read_counted_text(tokens, tokenizer, template, model)
     ngram = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets)
     engines, nats = sections.compare_engines(
@@ -70,7 +70,7 @@ def main(
         **skills_sections(sample.questions, answers.skills),
         "stops_rate": share(answers.stopped),
         "verbatim": measure_copying(answers.replies, [one.true for one in answers.talk], train),
-        **sections.sense_sections(session, sample.talk_questions, train, parameters.max_tokens),
+        **measure_sense(session, sample.talk_questions, read_records(train), parameters.max_tokens),
         "engines": engines,
         **sections.initial_section(initial, loaded, sample, general, parameters),
         "tokenizer": sections.compression_section(test_set, corpora, template, parameters.compare_tokenizers),

@@ -3,12 +3,12 @@
 from chatmill.datasets.records import check_rejects, log_counts, write_conversations
 from chatmill.datasets.repair import SourceParameters
 from chatmill.pipeline.manifest import write_file_manifest
-from chatmill.pipeline.signatures import Output
+from chatmill.pipeline.signatures import EntryOutput, Output
 from chatmill.pipeline.stage import stage
 
 
-@stage(foreach="conversations")
-def main(conversations: Output, rejects: Output, manifest: Output, *, parameters: SourceParameters) -> None:
+@stage
+def main(conversations: EntryOutput, rejects: Output, manifest: Output, *, parameters: SourceParameters) -> None:
     """Write the records of a dataset, and one line for each entry or part of it that is rejected.
 
     With `side` the complete source is in that split. Raises ValueError if the share of rejected entries is above

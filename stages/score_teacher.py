@@ -58,7 +58,7 @@ def main(
         check_external(teacher, external, f"{STAGE}.teacher")
     model = teacher and open_model(teacher, train, vocabulary, threads)
     ngrams = ngram_order and NgramTeacher(train, ngram_order)
-    teachers = [(each, share) for each, share in ((model, MODEL_SHARE), (ngrams, 1 - MODEL_SHARE)) if each]
+    teachers = [(each.predict, share) for each, share in ((model, MODEL_SHARE), (ngrams, 1 - MODEL_SHARE)) if each]
     predictions.mkdir()
     formats: dict[str, Any] = {"kept": files.num_kept(train)}
     if teachers:
@@ -72,5 +72,4 @@ def main(
         log(STAGE, f"{teacher} needs {model.bits_per_byte:.3f} bits per byte for the training set")
     if ngrams:
         formats["ngram"] = {"order": ngram_order}
-    files.write_formats(predictions, formats)
-    files.complete(predictions, meta)
+    files.complete(predictions, formats, meta)

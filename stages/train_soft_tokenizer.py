@@ -15,12 +15,7 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.soft_tokenizer import measures
-from chatmill.soft_tokenizer.embedding_evaluation import (
-    embedding_table,
-    make_byte_embedding,
-    unsupported_reason,
-    with_embedding_table,
-)
+from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding, with_embedding_table
 from chatmill.soft_tokenizer.measures import SoftTokenizerParameters
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.model_folder import write_model
@@ -51,8 +46,8 @@ def main(
     vocabulary = read_folder(tokenizer)
     evaluator, metadata = measures.make_evaluator(model, tokens, vocabulary, test, parameters)
     network = evaluator.model
-    if reason := unsupported_reason(network.config):
-        measures.write_skipped(reason, soft_tokenizer, metrics, vocabulary.fingerprint)
+    if network.config.chunking:
+        measures.write_skipped(soft_tokenizer, metrics, vocabulary.fingerprint)
         return
 
     # Train the network from bytes to rows, and put its rows in place of the model's.

@@ -31,19 +31,15 @@ class Processor:
         return self.vendor == "GenuineIntel" and "avx512f" in self.flags
 
 
-def parse_cpuinfo(text: str) -> Processor:
-    """The processor that Linux describes so; one without vendor and flags for text of another kind."""
-    vendor = re.search(r"^vendor_id\s*:\s*(\S+)", text, re.MULTILINE)
-    flags = re.search(r"^(?:flags|Features)\s*:(.*)", text, re.MULTILINE)
-    return Processor(vendor[1] if vendor else "", frozenset(flags[1].split() if flags else ()))
-
-
 def own_processor() -> Processor:
     """The processor of this machine; one without vendor and flags on systems other than Linux."""
-    try:
-        return parse_cpuinfo(CPUINFO.read_text(encoding="utf-8", errors="replace"))
-    except OSError:
-        return Processor()
+    return Processor(_cpuinfo("vendor_id"), frozenset(_cpuinfo("flags|Features").split()))
+
+
+def _cpuinfo(key: str) -> str:
+    text = CPUINFO.read_text(encoding="utf-8", errors="replace") if CPUINFO.exists() else ""
+    found = re.search(rf"^(?:{key})[ \t]*:(.*)", text, re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def machine_properties() -> list[Any]:
@@ -64,5 +60,4 @@ def describe_machine(threads: int) -> dict[str, Any]:
 
 
 def processor_name() -> str:
-    lines = CPUINFO.read_text(encoding="utf-8").splitlines() if CPUINFO.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
+    return _cpuinfo("model name") or platform.machine()

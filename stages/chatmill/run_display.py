@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,7 +24,7 @@ from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import NUMBER_FORMATS, choose_precision
 from chatmill.training.packing import PackedDataset
 from chatmill.training.plan import STAGE, Plan
-from chatmill.training.train_parameters import Precision, TrainParameters
+from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
 FEWEST_EPOCHS, MOST_EPOCHS = 0.5, 20  # a run outside of these is warned of
@@ -195,53 +194,32 @@ def num_weights(config: ModelConfig) -> tuple[int, int]:
     return config.num_hidden_layers * layer, embeddings + config.num_hidden_layers * gains + width
 
 
-def memory_needed(
-    config: ModelConfig,
-    rows: int,
-    row_length: int,
-    precision: Precision,
-    shards: int = 1,
-    copies: int = 0,
-    *,
-    is_new: bool = True,
-    has_adapters: bool = False,
-) -> int:
-    """Peak bytes of a step that computes `rows` rows together, beyond a process that has loaded torch.
-
-    Weights, gradients and the optimiser's state are spread over `shards` processes; `copies` of the weights are not.
-    A model that is not new has no Muon; one with adapters takes most while it is loaded.
-    """
-    matrices, others = num_weights(config)
-    each, other = (12, 16) if is_new else (12, 12) if has_adapters else (16, 16)
-    state = (each * matrices + other * others) / shards  # float32: weights, gradients, and one momentum or two
-    state += 4 * copies * (matrices + others)
-    size, width = config.head_dim, config.hidden_size
-    layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
-    muon = NUMBER_FORMATS[precision].muon_bytes * config.num_hidden_layers * layer * is_new
-    activations = (
-        4
-        * config.num_hidden_layers
-        * (_ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size)
-    )
-    batch = rows * row_length * (activations + _LOGITS * min(config.vocab_size, MAX_WHOLE_VOCAB) + 5 * row_length)
-    return int(_LIBRARIES + state + max(muon, batch))
-
-
 def memory_limits(
     parameters: TrainParameters, plan: Plan, device: DeviceKind, group: Group
 ) -> tuple[Callable[[ModelConfig], int], int]:
-    """The bytes that a process needs for a model of some shape, and those that it may take."""
-    last = plan.phases[-1]
-    needed = partial(
-        memory_needed,
-        rows=last.rows_per_batch,
-        row_length=last.dataset.row_length,
-        precision=choose_precision(parameters.precision, device),
-        shards=group.size if parameters.shard else 1,
-        copies=int(parameters.keep == "best" and device == "cpu"),
-        is_new=parameters.initial is None,
-        has_adapters=parameters.lora_rank is not None,
-    )
+    """The peak bytes that a process needs for a model of some shape, beyond one with torch; and those that are free.
+
+    Weights, gradients and the optimiser's state are spread over processes; copies of the weights are not. A model that
+    is not new has no Muon; one with adapters takes most while it is loaded.
+    """
+    last, is_new = plan.phases[-1], parameters.initial is None
+    rows, row_length = last.rows_per_batch, last.dataset.row_length
+    shards = group.size if parameters.shard else 1
+    copies = int(parameters.keep == "best" and device == "cpu")
+    muon_bytes = NUMBER_FORMATS[choose_precision(parameters.precision, device)].muon_bytes
+    each, other = (12, 16) if is_new else (12, 12) if parameters.lora_rank is not None else (16, 16)
+
+    def needed(config: ModelConfig) -> int:
+        matrices, others = num_weights(config)
+        state = (each * matrices + other * others) / shards  # float32: weights, gradients, and one momentum or two
+        state += 4 * copies * (matrices + others)
+        size, width, layers = config.head_dim, config.hidden_size, config.num_hidden_layers
+        layer = max(2 * width * config.intermediate_size, 2 * width * size * config.num_attention_heads)
+        vectors = _ACTIVATIONS_PER_TOKEN * width + _FEED_FORWARD_ACTIVATIONS * config.intermediate_size
+        logits = _LOGITS * min(config.vocab_size, MAX_WHOLE_VOCAB)
+        batch = rows * row_length * (4 * layers * vectors + logits + 5 * row_length)
+        return int(_LIBRARIES + state + max(muon_bytes * layers * layer * is_new, batch))
+
     return needed, available_memory(group.device) // group.processes_per_device
 
 

@@ -25,7 +25,7 @@ from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa:
 from chatmill.evaluation.answering import accuracies, answer_questions  # noqa: E402
 from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
-from chatmill.evaluation.held_out_set import TestSet, read_test_set, select_questions  # noqa: E402
+from chatmill.evaluation.held_out_set import Question, read_test_set, sample_test_set  # noqa: E402
 from chatmill.evaluation.intervals import values_of  # noqa: E402
 from chatmill.evaluation.scoring import make_scorer  # noqa: E402
 from chatmill.inference.chat_session import ChatSession  # noqa: E402
@@ -46,16 +46,9 @@ class Quality(NamedTuple):
     skills: float | None
 
 
-def some(test: TestSet, limit: int) -> TestSet:
-    """At most `limit` conversations, evenly spread over the file."""
-    step = -(-len(test.sources) // limit)
-    return TestSet(test.records[::step], test.conversations[::step])
-
-
-def measure(engine: Engine, corpus: Corpus, test: TestSet, num_questions: int) -> Quality:
-    """Bits per byte of the corpus, and the macro accuracy of the skills in it."""
+def measure(engine: Engine, corpus: Corpus, questions: list[Question]) -> Quality:
+    """Bits per byte of the corpus, and the macro accuracy of the skills."""
     nats = np.concatenate(token_nats(corpus.documents(), engine.context, make_scorer(engine)))
-    questions = [one for one in select_questions(test, num_questions) if one.skill["phrasing"] == "known"]
     session = ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template))
     right = [answer.correct for answer in answer_questions(session, questions, MAX_TOKENS)]
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
@@ -77,7 +70,9 @@ def main():
     parser.add_argument("--questions", type=int, default=5, help="of each skill")
     parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
-    test, tokenizer = some(read_test_set(options.conversations), options.limit), load_tokenizer(options.model)
+    test, tokenizer = read_test_set(options.conversations, options.limit), load_tokenizer(options.model)
+    asked = sample_test_set(options.conversations, 1, options.questions, 0).questions
+    questions = [one for one in asked if one.skill["phrasing"] == "known"]
     print("| precision | MB | bits/byte, all | bits/byte, assistant | skills |\n|---|---:|---:|---:|---:|")
     corpus = reference = None
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +81,7 @@ def main():
         for precision, name in PRECISIONS.items():
             engine = load_engine(export, name, device="cpu", threads=options.threads)
             corpus = corpus or Corpus.from_records(test.records, tokenizer, engine.template)
-            quality = measure(engine, corpus, test, options.questions)
+            quality = measure(engine, corpus, questions)
             reference = reference or quality
             size = (export / ONNX_FILES[name]).stat().st_size / 1e6
             print(f"| {' | '.join([precision, f'{size:.2f}', *cells(quality, reference)])} |", flush=True)

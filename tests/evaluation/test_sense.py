@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from chatmill.conversation import Message, Record, render
@@ -58,6 +60,12 @@ def test_a_reply_makes_sense_or_not(skill, reply, right):
     assert makes_sense(skill, reply) == right
 
 
+def sense(asked, train, reply):
+    """What is measured of a model that gives these replies."""
+    replies = lambda conversation, _: (Message.from_text("assistant", reply(conversation)), True)  # noqa: E731
+    return measure_sense(SimpleNamespace(greedy_reply=replies), asked, train, 9)
+
+
 def asked(held_out, limit):
     return sample_test_set(held_out, None, 0, 0, limit).talk_questions
 
@@ -66,10 +74,10 @@ def test_the_answers_of_the_test_set_are_all_right_and_silence_is_not(held_out, 
     conversations = sample_test_set(held_out, None, 0, 0).test.conversations
     answers = {render(conversation[:-1]): conversation[-1].text for conversation in conversations}
     questions = asked(held_out, 10)
-    right = measure_sense(questions, train, lambda asked: answers[render(asked)])
+    right = sense(questions, train, lambda asked: answers[render(asked)])
     parrot = right["sense"].pop("parrot")
     assert right == {"sense": dict.fromkeys(("first", "later", "noisy"), share([1] * 10)), "recall": share([1] * 10)}
-    silent = measure_sense(questions, train, lambda asked: "")
+    silent = sense(questions, train, lambda asked: "")
     assert silent["sense"].pop("parrot") == parrot and parrot.keys() == silent["sense"].keys()
     assert {*silent["sense"].values(), silent["recall"]} == {share([0] * 10)}
     assert parrot["later"].value < 0.5
@@ -87,5 +95,5 @@ def test_the_parrot_learns_from_training_conversations_of_personas_alone(held_ou
     record = Record(
         "letters", "letters/1", render([Message.from_text("user", "hi"), Message.from_text("assistant", "x")])
     )
-    measured = measure_sense(asked(held_out, 3), [record], lambda asked: "")
+    measured = sense(asked(held_out, 3), [record], lambda asked: "")
     assert measured["sense"]["parrot"]["first"] == share([0, 0, 0])

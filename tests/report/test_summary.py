@@ -1,7 +1,5 @@
-import csv
 import re
 from datetime import UTC, datetime
-from io import StringIO
 
 import pytest
 from hypothesis import given
@@ -11,12 +9,9 @@ from chatmill.report.inputs import Change, Origin
 from chatmill.report.summary import (
     key_figures,
     overview,
+    plot_tables,
     significant,
     speeds_of,
-    tab_separated,
-    table_of_latency,
-    table_of_sources,
-    table_of_validation,
 )
 
 EVALUATION = {
@@ -134,12 +129,12 @@ def test_times_of_another_machine_are_no_match_and_without_a_commit_nothing_is_c
 
 def test_each_source_is_a_row():
     evaluation = {"bits_per_byte": {"all": 1.0, "by_source": {"letters": 2.25, "talk": 1.5}}}
-    assert table_of_sources(evaluation) == "source\tbits_per_byte\nletters\t2.25\ntalk\t1.5\n"
+    assert plot_tables({}, evaluation, {})["bits_per_byte.tsv"] == "source\tbits_per_byte\nletters\t2.25\ntalk\t1.5\n"
 
 
 def test_each_step_that_measures_validation_is_a_row():
     curve = {"loss": [(1.0, 7.5), (2.0, 6.5)], "validation_bits_per_byte": [(2.0, 3.25)]}
-    assert table_of_validation(curve) == "step\tbits_per_byte\n2.0\t3.25\n"
+    assert plot_tables(curve, {}, {})["validation.tsv"] == "step\tbits_per_byte\n2.0\t3.25\n"
 
 
 HEADER = "prompt_tokens\tonnx_first_token_ms\tonnx_token_ms\tpytorch_first_token_ms\tpytorch_token_ms"
@@ -152,13 +147,8 @@ def test_each_length_of_prompt_is_a_row():
         "onnx_int4": {"cache": {"16": times(0.25, 0.125)}},
         "limit": {"token_ms": 0.125},
     }
-    assert table_of_latency(benchmark).splitlines() == [HEADER, "16\t0.5\t0.25\t5.0\t1.0", "128\t2.0\t0.75\t7.0\t1.5"]
-
-
-CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
-
-
-@given(st.lists(st.tuples(CELLS, CELLS)))
-def test_cells_are_read_as_they_were_written(rows):
-    written = StringIO(tab_separated(("one", "two"), rows), newline="")
-    assert [tuple(row) for row in csv.reader(written, delimiter="\t")][1:] == rows
+    assert plot_tables({}, {}, benchmark)["latency.tsv"].splitlines() == [
+        HEADER,
+        "16\t0.5\t0.25\t5.0\t1.0",
+        "128\t2.0\t0.75\t7.0\t1.5",
+    ]

@@ -18,7 +18,6 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     with_embedding_table,
 )
 from chatmill.soft_tokenizer.encoder_training import (
-    RIDGE_HELD_OUT,
     EmbeddingDataset,
     compute_metrics,
     fit_encoder,
@@ -54,10 +53,8 @@ def composed_rows():
     return torch.stack([sum(letters[byte] / (place + 1) for place, byte in enumerate(t)) for t in VOCABULARY.tokens])
 
 
-def fitted(dataset, chosen=None, shape=SHAPE, ridge=1e-4, **changes):
-    chosen = torch.ones_like(dataset.held_out) if chosen is None else chosen
-    options = {"steps": 60, "contrast": 0.1, "ridge": ridge, "seed": 1} | changes
-    return fit_encoder(shape, dataset, chosen, **options)
+def fitted(dataset, **changes):
+    return fit_encoder(SHAPE, dataset, ~dataset.held_out, **{"steps": 60, "contrast": 0.1, "seed": 1} | changes)
 
 
 def measured(dataset, encoder, train_mask, on):
@@ -90,7 +87,7 @@ def test_a_share_that_holds_out_no_token_is_refused():
 
 def test_rows_that_follow_from_bytes_are_known_for_tokens_never_seen():
     dataset = make_dataset(composed_rows())
-    encoder = fitted(dataset, ~dataset.held_out, ridge=RIDGE_HELD_OUT)
+    encoder = fitted(dataset)
     found = measured(dataset, encoder, ~dataset.held_out, dataset.held_out)
     assert found["variance_explained"]["plain"] > 0.5
     assert found["nearest"]["cosine"] > 20 * found["nearest"]["chance"]

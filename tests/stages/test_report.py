@@ -159,6 +159,11 @@ def test_a_check_that_fails_is_seen(write_page):
     assert '<details open=""><summary class="fails">3 of 4 checks hold</summary>' in failed
 
 
+def test_a_model_trained_on_answers_alone_is_compared_with_no_baseline(write_page):
+    bits = EVALUATION["bits_per_byte"] | {"all": None}
+    assert "2 of 2 checks hold" in write_page(EVALUATION | {"bits_per_byte": bits})
+
+
 def test_the_page_says_what_model_it_is_of(write_page):
     shown = Outline(write_page()).text
     assert "1.72 million parameters: 3 layers, 4 heads, width 256, context of 512 tokens" in shown

@@ -16,7 +16,6 @@ from safetensors import SafetensorError, safe_open
 from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE, parse_mapping
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
-from chatmill.report.summary import PROMPT_TOKENS
 
 # As git has them: in a second, where `dvc exp show` takes half a second for each new run.
 
@@ -325,7 +324,7 @@ def run_row(state: State, files: RunFiles) -> RunRow:
 def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
     """The metrics of a run. `timing` says under which conditions a time was measured: others are no match for it."""
     try:
-        engine, prompt, milliseconds = fastest(benchmark or {}, PROMPT_TOKENS)
+        engine, prompt, milliseconds = fastest(benchmark or {})
         engine = engine and valid_text(f"{engine}, prompt of {prompt}")
     except (TypeError, ValueError, AttributeError):  # it has another format
         engine = milliseconds = None

@@ -110,7 +110,6 @@ class LimitsProbe:
             return passes * size / median_seconds(lambda: list(pool.map(read, parts)))
 
     def flops_per_second(self) -> float:
-        """FLOP/s of matrix products in float32 with ONNX Runtime."""
         feed, types = {"rows": np.ones((ROWS, WIDTH), np.float32)}, {"rows": "tensor(float)"}
         return NUM_MATMULS * 2 * ROWS * WIDTH**2 / median_seconds(lambda: self._session.run(["product"], feed, types))
 
@@ -152,8 +151,6 @@ Metrics = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """One measurement: an engine that answers a prompt, with its cache or without."""
-
     engine: Engine
     mode: str
     prompt: list[int]
@@ -251,7 +248,6 @@ def fraction_of_limit(
 
 
 def percentiles(values: Sequence[float]) -> Metrics:
-    """The median and the 95th percentile."""
     return {f"p{share}": float(np.percentile(values, share)) for share in (50, 95)}
 
 
@@ -292,7 +288,6 @@ def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
 
 
 def peak_bytes() -> int:
-    """The peak memory of this process."""
     if STATUS.exists():  # getrusage includes the parent's peak
         return 1024 * next(int(line.split()[1]) for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -60,11 +60,9 @@ class TimedEngine:
 
     @property
     def length(self) -> int:
-        """Tokens in the cache."""
         return self._engine.length
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """The logits of the engine."""
         started = perf_counter()
         logits = self._engine.append(ids)
         self.seconds += perf_counter() - started
@@ -143,7 +141,6 @@ def time_tokenizer(tokenizer: ChatTokenizer, exports: Path, test: Path, repeats:
 
 
 def some_texts(test: Path) -> list[str]:
-    """The first messages and documents of the test set."""
     texts, size = [], 0
     for record in read_records(test):
         is_text = is_document(record.text)

@@ -14,6 +14,7 @@ from chatmill.conversation import Conversation, Message, Record, declare_tools, 
 from chatmill.evaluation.held_out_set import Question, TestSample
 from chatmill.evaluation.intervals import Estimate, mean_of_shares, share
 from chatmill.inference.chat_session import ChatSession
+from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.progress import progress
 from chatmill.talk.folding import fold, letters
 
@@ -47,8 +48,6 @@ def last_turn_fits(session: ChatSession, prompt: Conversation, max_tokens: int) 
 
 
 class Answer(NamedTuple):
-    """The answer to a question of a skill."""
-
     text: str
     correct: bool
     stopped: bool  # whether the model ended it itself
@@ -100,12 +99,8 @@ def answer_prompts(
     session: ChatSession, prompts: Path, tools: Collection[str], max_tokens: int
 ) -> list[dict[str, Any]]:
     """The answers to the prompts in a file, one per line, each a chat in which these tools are declared."""
-    try:
-        lines = prompts.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{prompts}: not UTF-8 at byte {error.start}") from error
     result = []
-    for line in filter(str.strip, lines):
+    for line in filter(str.strip, read_text(prompts).split("\n")):
         prompt = declare_tools([Message.from_text("user", line)], tools)
         if last_turn_fits(session, prompt, max_tokens):
             message, stopped = session.greedy_reply(prompt, max_tokens)
@@ -180,9 +175,11 @@ TRAINED_GROUPS = "train/talk/"  # begin of the groups of the conversations that 
 
 
 def measure_sense(
-    asked: Mapping[str, Sequence[Question]], train: Iterable[Record], reply: Callable[[Conversation], str]
+    session: ChatSession, asked: Mapping[str, Sequence[Question]], train: Iterable[Record], max_tokens: int
 ) -> dict[str, Any]:
     """The sections `sense` and `recall`, from questions of each kind; `parrot` repeats training answers."""
+    if not asked:
+        return {}
     parrot = Parrot(parse(one.text) for one in train if one.group.startswith(TRAINED_GROUPS))
 
     def shares(name: str, reply: Callable[[Conversation], str]) -> dict[str, Estimate]:
@@ -192,7 +189,8 @@ def measure_sense(
             result[kind] = share([makes_sense(one.skill, reply(one.conversation)) for one in questions])
         return result
 
-    own, repeated = shares("persona", reply), shares("parrot", parrot.reply)
+    own = shares("persona", lambda conversation: session.greedy_reply(conversation, max_tokens)[0].text)
+    repeated = shares("parrot", parrot.reply)
     recall = {"recall": own.pop("recall")} if "recall" in own else {}
     repeated.pop("recall", None)  # it cannot recall what it was never told
     return ({"sense": {**own, "parrot": repeated}} if own else {}) | recall

@@ -3,7 +3,7 @@
 Shapes: N tokens of D documents, one after another: conversations, or texts without roles.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -34,8 +34,6 @@ class BitsPerByte(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """Encoded conversations or texts."""
-
     tokenizer: ChatTokenizer
     ids: np.ndarray  # (N,)
     offsets: np.ndarray  # (D + 1,)
@@ -47,7 +45,6 @@ class Corpus:
 
     @classmethod
     def from_records(cls, records: Sequence[Record], tokenizer: ChatTokenizer, template: TemplateName) -> "Corpus":
-        """The conversations and documents in a template."""
         documents = [record_segments(record, template) for record in records]
         has_roles = [not is_document(record.text) for record in records]
         return cls.from_segments(documents, tokenizer, escaped=True, has_roles=has_roles)
@@ -100,7 +97,6 @@ class Corpus:
         return num_bytes
 
     def documents(self) -> list[np.ndarray]:
-        """The ids of each conversation."""
         return self.by_document(self.ids)
 
     def by_document(self, values: np.ndarray) -> list[np.ndarray]:
@@ -154,19 +150,18 @@ def _edges(token: bytes) -> tuple[bool, bool]:
     return token.endswith(b"<"), token.startswith(b"\\")
 
 
+def _texts(segments: Iterable[Segment]) -> Iterator[str]:
+    """The text of each span between control tokens."""
+    return ("".join(segment.text for segment in span) for span in spans(segments) if not span[0].control)
+
+
 def text_bytes(segments: Iterable[Segment], *, escaped: bool, spaces: bool) -> int:
     """Bytes of a conversation's text, without control tokens, escapes, and the `spaces` with which spans begin."""
-    texts = ["".join(one.text for one in span) for span in spans(segments) if not span[0].control]
-    return sum(len((unescape(text) if escaped else text).encode()) - spaces for text in texts)
+    return sum(len((unescape(text) if escaped else text).encode()) - spaces for text in _texts(segments))
 
 
-def bytes_per_token(documents: Iterable[list[Segment]], tokenizer: ChatTokenizer) -> float | None:
+def bytes_per_token(documents: Sequence[list[Segment]], tokenizer: ChatTokenizer) -> float | None:
     """Mean bytes of text, without escapes, of a text token; None where there is none. No control tokens are needed."""
-    texts = [
-        "".join(segment.text for segment in span)
-        for segments in documents
-        for span in spans(segments)
-        if not span[0].control
-    ]
+    texts = [text for segments in documents for text in _texts(segments)]
     tokens = sum(map(len, tokenizer.encode(texts)))
     return sum(len(unescape(text).encode()) for text in texts) / tokens if tokens else None

@@ -3,7 +3,6 @@
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +13,7 @@ MIN_OF_SOURCE = 200  # conversations of each source in a sample, if it has as ma
 TALK_SKILLS = ("talk", "recall")  # of generated conversations that are measured otherwise than exercises
 
 
-@dataclass(frozen=True)
-class TestSet:
+class TestSet(NamedTuple):
     """Test records, and the messages of each; a document has none."""
 
     records: list[Record]
@@ -23,17 +21,10 @@ class TestSet:
 
     @property
     def sources(self) -> list[str]:
-        """The source of each."""
         return [record.source for record in self.records]
 
-    @property
-    def skills(self) -> list[dict[str, Any] | None]:
-        """How the last answer of each is scored."""
-        return [record.skill for record in self.records]
 
-
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """A conversation to answer, the scoring of the answer, and its rank among those of its skill and phrasing."""
 
     conversation: Conversation
@@ -48,17 +39,13 @@ class TestSample(NamedTuple):
     questions: list[Question]  # of skills
     talk_questions: dict[str, list[Question]]  # to a persona, by their kind (talk_kind)
     talk: list[Conversation]  # conversations without `skill` that end with a true answer, in the order of their hashes
-    num_conversations: int  # of the whole file
 
     @property
     def num_questions(self) -> int:
-        """Those of skills and those to a persona."""
         return len(self.questions) + sum(map(len, self.talk_questions.values()))
 
 
 class Line(NamedTuple):
-    """A record and the number of its line."""
-
     number: int
     record: Record
 
@@ -74,7 +61,6 @@ class SmallestHashes:
         self._heap: list[tuple[int, int, Record]] = []  # the largest hash first
 
     def add(self, digest: int, line: Line) -> None:
-        """Add a record and the hash of its text."""
         entry = -digest, -line.number, line.record
         if self._limit is None or len(self._heap) < self._limit:
             heapq.heappush(self._heap, entry)
@@ -107,36 +93,26 @@ def sample_test_set(
     by_kind: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(talk_questions))
     counts: Counter[tuple[str, str]] = Counter()
     asked: list[tuple[int, Line]] = []
-    number = 0
-    for number, record in _read_lines(file):
-        line, digest = Line(number, record), text_hash(record.text)
+    for line in _read_lines(file):
+        record, digest = line.record, text_hash(line.record.text)
         drawn.add(digest, line)
         by_source[record.source].add(digest, line)
         if record.skill is None:
             if ends_with_true_answer(record):
                 drawn_talk.add(digest, line)
-        elif is_exercise(record.skill) and (rank := _count(counts, record.skill)) < questions:
-            asked.append((rank, line))
         elif record.skill["name"] in TALK_SKILLS:
             by_kind[talk_kind(record.skill)].add(digest, line)
+        elif "answers" in record.skill or "contains" in record.skill:
+            counts[kind := (record.skill["name"], record.skill["phrasing"])] += 1
+            if counts[kind] <= questions:
+                asked.append((counts[kind] - 1, line))
     selected = _with_every_source(drawn.lines(), [one.lines() for one in by_source.values()], conversations)
     return TestSample(
         _parse_lines(file, sorted(selected, key=lambda line: line.number)),
         [_question(file, line, rank) for rank, line in asked],
         {kind: [_question(file, line, rank) for rank, line in enumerate(one.lines())] for kind, one in by_kind.items()},
         [_parse_line(file, line) for line in drawn_talk.lines()],
-        number,
     )
-
-
-def select_questions(test: TestSet, limit: int) -> list[Question]:
-    """The first `limit` questions of each skill and phrasing, in the order of the file."""
-    counts: Counter[tuple[str, str]] = Counter()
-    return [
-        Question(conversation[:-1], skill, rank)
-        for conversation, skill in zip(test.conversations, test.skills, strict=True)
-        if skill and is_exercise(skill) and (rank := _count(counts, skill)) < limit
-    ]
 
 
 def ends_with_true_answer(record: Record) -> bool:
@@ -144,21 +120,11 @@ def ends_with_true_answer(record: Record) -> bool:
     return not is_document(record.text) and not (record.train and record.train[-1] is False)
 
 
-def is_exercise(skill: dict[str, Any]) -> bool:
-    """Whether the last answer is scored as an exercise (chatmill.evaluation.answering)."""
-    return skill["name"] not in TALK_SKILLS and ("answers" in skill or "contains" in skill)
-
-
 def talk_kind(skill: dict[str, Any]) -> str:
     """`recall` for a question for a fact, else `first`, `noisy` (a first message with typing errors) or `later`."""
     if skill["name"] == "recall":
         return "recall"
     return "noisy" if skill["noisy"] else "first" if skill["turn"] == 1 else "later"
-
-
-def _count(counts: Counter[tuple[str, str]], skill: dict[str, Any]) -> int:
-    counts[skill["name"], skill["phrasing"]] += 1
-    return counts[skill["name"], skill["phrasing"]] - 1
 
 
 def _with_every_source(drawn: list[Line], by_source: list[list[Line]], limit: int | None) -> Iterable[Line]:

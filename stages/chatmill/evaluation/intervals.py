@@ -31,21 +31,6 @@ def wilson(successes: float, n: int) -> Interval | None:
     return min(share, max(0.0, centre - margin)), max(share, min(1.0, centre + margin))
 
 
-def interval_of_mean(shares: Sequence[tuple[float, int]]) -> Interval | None:
-    """The interval of the unweighted mean of independent shares, each given as successes and n; None without shares.
-
-    The distances between the shares and their Wilson limits are added in squares (the method of variance estimates
-    recovery; Newcombe 1998, Zou and Donner 2008). A bootstrap over the questions would have no width where all answers
-    are correct, and the mean of Wilson's limits would suppose that all shares err in the same direction.
-    """
-    if not shares or not all(n for _, n in shares):
-        return None
-    means = np.array([successes / n for successes, n in shares])
-    limits = np.array([wilson(successes, n) for successes, n in shares])
-    low, high = np.sqrt(((limits - means[:, None]) ** 2).sum(axis=0)) / len(shares)
-    return max(0.0, float(means.mean() - low)), min(1.0, float(means.mean() + high))
-
-
 def bootstrap(numerators: np.ndarray, denominators: np.ndarray) -> Interval | None:
     """The interval of a ratio of sums over conversations, given the two parts (C,) of each.
 
@@ -98,9 +83,17 @@ def pooled_share(outcomes: Sequence[np.ndarray]) -> Estimate:
 
 
 def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
-    cases = [(one.value * one.n, one.n) for one in shares if one.value is not None]
-    values = [successes / n for successes, n in cases]
-    return Estimate(float(np.mean(values)) if values else None, interval_of_mean(cases), sum(n for _, n in cases))
+    """The unweighted mean of independent shares.
+
+    The distances between the shares and their Wilson limits are added in squares (the method of variance estimates
+    recovery; Newcombe 1998, Zou and Donner 2008). A bootstrap over the questions would have no width where all answers
+    are correct, and the mean of Wilson's limits would suppose that all shares err in the same direction.
+    """
+    means = np.array([share.value for share in shares])
+    limits = np.array([share.interval for share in shares])
+    low, high = np.sqrt(((limits - means[:, None]) ** 2).sum(axis=0)) / len(shares)
+    interval = max(0.0, float(means.mean() - low)), min(1.0, float(means.mean() + high))
+    return Estimate(float(means.mean()), interval, sum(share.n for share in shares))
 
 
 def values_of(tree: Any) -> Any:

@@ -4,7 +4,7 @@ It imports PyTorch only for a model that runs in it, so that exports can be scor
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -26,17 +26,10 @@ class ScoringEngine(Protocol):
         """Logits (T, V) after each position of a complete sequence."""
 
 
-@runtime_checkable
-class OwnNetwork(Protocol):
-    """An engine that runs the project's own network in PyTorch, which scores windows in batches."""
-
-    model: "ChatModel"
-
-
 def make_scorer(engine: ScoringEngine) -> WindowScorer:
     """A scorer in batches for the project's own network, or of one window at a time for other engines."""
-    if isinstance(engine, OwnNetwork):
-        return make_batch_scorer(engine.model)
+    if (network := getattr(engine, "model", None)) is not None:
+        return make_batch_scorer(network)
 
     def score_windows(windows: list[Ids]) -> list[np.ndarray]:
         return [

@@ -1,21 +1,20 @@
 """The sections of evaluate.json, one function for each."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from pydantic import BaseModel, PositiveInt
 
 from chatmill.checkpoints.weights import read_weights, weight_files
-from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, record_segments
+from chatmill.conversation import LossKind, Segment, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.engines.onnx_engine import graph_bytes
 from chatmill.engines.pytorch_engine import PyTorchEngine
-from chatmill.evaluation.answering import accuracies, answer_questions, last_turn_fits, measure_sense
+from chatmill.evaluation.answering import accuracies, answer_questions, last_turn_fits
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSample, TestSet, sample_test_set
@@ -25,10 +24,8 @@ from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import LoadedModel, engine_names, load_engine, load_model
-from chatmill.model.chat_model import load_chat_model
-from chatmill.pipeline.manifest import check_manifest
+from chatmill.pipeline.manifest import check_manifest, read_text
 from chatmill.pipeline.progress import log, progress
-from chatmill.record_files import read_records
 from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
@@ -114,19 +111,13 @@ def load_chat(model: Path, onnx: Path, threads: int) -> LoadedModel:
     return loaded
 
 
-def describe_model(model: Path) -> dict[str, Any]:
-    """The section model: its size, its shape, and how it was trained."""
+def describe_model(model: Path) -> tuple[dict[str, Any], bool]:
+    """The section model: its size, its shape, and how it was trained; and whether only on the assistant's text."""
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     shape = {name: config[key] for name, key in SHAPE.items()}
     training = {key: config["chatmill"][key] for key in TRAINING if key in config["chatmill"]}
     parameters = sum(weight.numel() for weight in read_weights(weight_files(model)).values())
-    return {"parameters": parameters, **shape, **training}
-
-
-def trained_on_assistant_only(model: Path) -> bool:
-    """Whether only the assistant's text had a loss weight in training."""
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    return bool(config["chatmill"].get("prompt_loss_weight") == 0)
+    return {"parameters": parameters, **shape, **training}, config["chatmill"].get("prompt_loss_weight") == 0
 
 
 def text_section(
@@ -195,46 +186,25 @@ def compare_engines(
     few = few_questions(questions, parameters)
     result: dict[str, Any] = {}
     nats_of_pytorch = np.empty(0)
-    for engine, weights in _open_engines(model, onnx, parameters.threads):
+    weights = {"pytorch": model / "model.safetensors"} | {name: onnx / ONNX_FILES[name] for name in engine_names(onnx)}
+    for name, file in weights.items():
+        engine = load_engine(file.parent, name, device="cpu", threads=parameters.threads)
         nats = corpus.nats(engine.context, make_scorer(engine), parameters.stride)
         if not result:
             nats_of_pytorch = nats
         session = ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template])
         correct = [answer.correct for answer in answer_questions(session, few, parameters.max_tokens)]
-        result[engine.name] = {
+        result[name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(few, correct).get("macro"),
-            "size_mb": graph_bytes(weights) / 1e6,
+            "size_mb": graph_bytes(file) / 1e6,
         }
     return result, nats_of_pytorch
 
 
-def _open_engines(model: Path, onnx: Path, threads: int) -> Iterator[tuple[Engine, Path]]:
-    network, _ = load_chat_model(model, torch.device("cpu"))
-    yield PyTorchEngine(network, device="cpu", threads=threads), model / "model.safetensors"
-    for name in engine_names(onnx):
-        yield load_engine(onnx, name, threads=threads), onnx / ONNX_FILES[name]
-
-
-def sense_sections(
-    session: ChatSession, questions: dict[str, list[Question]], train: Path, max_tokens: int
-) -> dict[str, Any]:
-    """The sections sense and recall; none without questions to a persona."""
-    if not questions:
-        return {}
-
-    def reply(conversation: Conversation) -> str:
-        return session.greedy_reply(conversation, max_tokens)[0].text
-
-    return measure_sense(questions, read_records(train), reply)
-
-
 def read_paragraphs(file: Path, tokenizer: ChatTokenizer) -> list[str]:
     """The paragraphs of a text, which blank lines separate, but for those that the tokenizer cannot say."""
-    try:
-        paragraphs = [one.strip() for one in file.read_text(encoding="utf-8").split("\n\n")]
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    paragraphs = (one.strip() for one in read_text(file).split("\n\n"))
     said = [one for one in paragraphs if one and not tokenizer.lost(one)]
     if not said:
         raise ValueError(f"{file}: no text")

@@ -5,13 +5,13 @@ has the same words; its copied stretch is the longest run of its words that stan
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from chatmill.conversation import Conversation, is_document, parse, text_hash, unescape
+from chatmill.conversation import is_document, parse, text_hash, unescape
 from chatmill.evaluation.intervals import share
 from chatmill.record_files import read_records
 
@@ -19,13 +19,6 @@ MAX_TRAIN_BYTES = 200_000_000  # that are searched, of a larger file a sample by
 
 Words = tuple[str, ...]
 _WORD = re.compile(r"\w+")
-
-
-class Copying(NamedTuple):
-    """Of a list of answers: which are verbatim, and the words of the longest copied stretch of each."""
-
-    verbatim: list[bool]
-    stretches: list[int]
 
 
 class Stretches:
@@ -50,7 +43,6 @@ class Stretches:
             last = self._extend(last, number)  # which no text contains
 
     def search(self, text: Words) -> None:
-        """Find what stands in a text."""
         state = length = 0
         for word in text:
             while state and word not in self._next[state]:
@@ -108,47 +100,43 @@ def words(text: str) -> Words:
     return tuple(_WORD.findall(text.lower()))
 
 
-def sampled_answers(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> Iterator[str]:
-    """The answers and documents in a training file, or in a sample of its records by hash of about `max_bytes`."""
-    limit = sampled_share(train, max_bytes) * 2**64
-    for record in read_records(train):
-        if text_hash(record.text) < limit:
-            yield from [unescape(record.text)] if is_document(record.text) else answers(parse(record.text))
-
-
-def sampled_share(train: Path, max_bytes: int = MAX_TRAIN_BYTES) -> float:
+def sampled_share(train: Path) -> float:
     """The share of a training file that is searched."""
-    return min(1.0, max_bytes / max(1, train.stat().st_size))
+    return min(1.0, MAX_TRAIN_BYTES / max(1, train.stat().st_size))
 
 
-def answers(conversation: Conversation) -> Iterator[str]:
-    """The texts of the assistant."""
-    return (message.text for message in conversation if message.role == "assistant")
-
-
-def find_copies(texts: Sequence[str], train: Iterable[str]) -> Copying:
-    """Compare answers with those of the training data, which are read once. A text without words is no copy."""
-    own = [words(text) for text in texts]
-    wanted, found = set(own) - {()}, set()
-    stretches = Stretches(own)
-    for text in train:
-        given = words(text)
-        stretches.search(given)
-        if given in wanted:
-            found.add(given)
-    return Copying([text in found for text in own], stretches.longest())
+def sampled_answers(train: Path) -> Iterator[str]:
+    """The answers and documents in a training file, or in a sample of its records by hash."""
+    limit = sampled_share(train) * 2**64
+    for record in read_records(train):
+        if text_hash(record.text) >= limit:
+            continue
+        if is_document(record.text):
+            yield unescape(record.text)
+        else:
+            yield from (message.text for message in parse(record.text) if message.role == "assistant")
 
 
 def measure_copying(answers: list[str], true_answers: list[str], train: Path) -> dict[str, Any]:
-    """The section verbatim of the metrics: how much of the answers stands in the training data, and of true ones."""
-    found = find_copies([*answers, *true_answers], sampled_answers(train))
-    parts = {"model": slice(len(answers)), "true": slice(len(answers), None)}
+    """The section verbatim of the metrics: how much of the answers stands in the training data, and of true ones.
+
+    The training data are read once. A text without words is no copy.
+    """
+    own = [words(text) for text in (*answers, *true_answers)]
+    wanted, found = set(own) - {()}, set()
+    automaton = Stretches(own)
+    for text in sampled_answers(train):
+        given = words(text)
+        automaton.search(given)
+        if given in wanted:
+            found.add(given)
+    verbatim, stretches = [text in found for text in own], automaton.longest()
     model, true = (
         {
-            "share": share(found.verbatim[part]),
-            "longest_mean": float(np.mean(found.stretches[part])) if found.stretches[part] else None,
-            "longest_max": max(found.stretches[part], default=None),
+            "share": share(verbatim[part]),
+            "longest_mean": float(np.mean(stretches[part])) if stretches[part] else None,
+            "longest_max": max(stretches[part], default=None),
         }
-        for part in parts.values()
+        for part in (slice(len(answers)), slice(len(answers), None))
     )
     return {**model, "true": true, "train_share": sampled_share(train)}

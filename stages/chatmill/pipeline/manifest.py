@@ -88,6 +88,13 @@ def read_json(file: Path, **options: Any) -> Any:
         raise ValueError(f"cannot be read: {error.strerror}") from error
 
 
+def read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+
+
 def sha256_of(file: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal digits."""
     with file.open("rb") as stream:

@@ -12,6 +12,7 @@ Clock = Callable[[], float]
 
 _FIRST_LINE = 10  # seconds; shorter work is silent
 _LONGEST_PAUSE = 60  # seconds between lines
+_QUIET: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "mininterval": 0.2}  # of a bar on a terminal
 
 
 class ProgressLines(Generic[T]):
@@ -81,7 +82,7 @@ def progress(
     """`items` with a progress bar that counts them; it has tqdm's `update` and `set_postfix_str`."""
     if not on_terminal():
         return ProgressLines(items, description, total=total, unit=unit)
-    return tqdm(items, desc=description, total=total, unit=unit, **_quiet())
+    return tqdm(items, desc=description, total=total, unit=unit, **_QUIET)
 
 
 def progress_bar(
@@ -90,7 +91,7 @@ def progress_bar(
     """A progress bar that `update` advances; `done` is where it begins."""
     if not on_terminal():
         return ProgressLines((), description, total=total, unit=unit, scale=scale, done=done)
-    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, initial=done, **_quiet())
+    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, initial=done, **_QUIET)
 
 
 def on_terminal() -> bool:
@@ -107,7 +108,3 @@ def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
-
-
-def _quiet() -> dict[str, Any]:
-    return {"leave": False, "dynamic_ncols": True, "mininterval": 0.2}

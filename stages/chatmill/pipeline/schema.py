@@ -20,17 +20,16 @@ _LINE = re.compile(r"( *)([\w-]+):[^#\n]*?(?:  +# (.*))?")
 
 
 def make_schema() -> dict[str, Any]:
-    """The schema of all sections."""
     properties: dict[str, Any] = {}
     definitions: dict[str, Any] = {}
     for script in sorted(Path(SOURCE_ROOT).glob("*.py")):
-        main = importlib.import_module(script.stem).main
-        section = signature_of(main).model.model_json_schema()
+        signature = signature_of(importlib.import_module(script.stem).main)
+        section = signature.model.model_json_schema()
         definitions |= section.pop("$defs", {})
         if threads := section["properties"].pop(THREADS, None):
             section["required"].remove(THREADS)
             properties[THREADS] = threads
-        if main.foreach:
+        if signature.foreach:
             section = {"type": "object", "additionalProperties": section, "x-foreach": True}
         properties[script.stem] = section
     tokenizer = properties["train_tokenizer"]["properties"]
@@ -54,7 +53,6 @@ def make_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The content of the schema's file."""
     return json.dumps(make_schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -71,6 +71,7 @@ def in_yaml(value: Any) -> str:
 
 Output = Annotated[Path, "output"]
 GrowingOutput = Annotated[Path, "output", "grows"]
+EntryOutput = Annotated[Path, "output", "entry"]  # its stem is the entry of a section that has a stage for each
 Section = Annotated[dict[str, Any], "section"]
 InitialModel = Annotated[Path | None, "key of", "train_model"]
 MODEL_KEYWORD = "parameters"
@@ -78,7 +79,7 @@ MODEL_KEYWORD = "parameters"
 
 @dataclass(frozen=True)
 class Signature:
-    """The files and parameters of a `main`; `foreach` names the file whose stem is the entry of a `foreach` stage."""
+    """The files and parameters of a `main`."""
 
     files: dict[str, bool]  # whether each is an output, in the order of the command line
     growing: tuple[str, ...]  # outputs that can be read while they are written
@@ -86,15 +87,15 @@ class Signature:
     other_keys: dict[str, str]  # the section of each parameter that is another stage's
     model: type[BaseModel]  # of its own section
     takes_model: bool  # whether `main` takes the model instead of its single keys
-    foreach: str
+    foreach: str  # the file of type EntryOutput, if any
 
 
-def signature_of(main: Callable[..., None], foreach: str = "") -> Signature:
-    """The signature of a function."""
+def signature_of(main: Callable[..., None]) -> Signature:
     parameters = inspect.signature(main).parameters.values()
     positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-    files = {p.name: _is(p.annotation, "output") for p in positional if not foreach or _is(p.annotation, "output")}
+    files = {p.name: _is(p.annotation, "output") for p in positional}
     growing = tuple(p.name for p in positional if _is(p.annotation, "grows"))
+    foreach = next((p.name for p in positional if _is(p.annotation, "entry")), "")
     keywords = [p for p in parameters if p.name not in files]
     others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
     keys = {p.name: get_args(p.annotation)[2] for p in keywords if _is(p.annotation, "key of")}

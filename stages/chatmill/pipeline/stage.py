@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import overload
 
 from pydantic import ConfigDict, validate_call
 
@@ -26,25 +25,11 @@ Main = Callable[..., None]
 _on_success: list[list[Callable[[], None]]] = []  # of the stage that runs in this process, if any
 
 
-@overload
-def stage(main: Main, /) -> Main: ...
-@overload
-def stage(*, foreach: str) -> Callable[[Main], Main]: ...
-def stage(main: Main | None = None, /, *, foreach: str = "") -> Main | Callable[[Main], Main]:
-    """Check the arguments of `main`; run it as a stage if its script is the program.
-
-    With `foreach`, each entry of the section is a stage of its own; its name is the stem of that file.
-    """
-    if main is None:
-        return lambda main: _decorate(main, foreach)
-    return _decorate(main, foreach)
-
-
-def _decorate(main: Main, foreach: str) -> Main:
+def stage(main: Main) -> Main:
+    """Check the arguments of `main`; run it as a stage if its script is the program."""
     checked = validate_call(config=ConfigDict(extra="forbid"))(main)
     if main.__module__ == "__main__":
-        sys.exit(_run(main, checked, foreach))
-    checked.foreach = foreach  # type: ignore[attr-defined]
+        sys.exit(_run(main, checked))
     return checked
 
 
@@ -68,12 +53,13 @@ def on_success(callback: Callable[[], None]) -> None:
         callback()
 
 
-def _run(main: Main, checked: Main, foreach: str) -> int:
+def _run(main: Main, checked: Main) -> int:
     script = Path(sys.argv[0])
     die_with_parent()
     hide_scripts()
     try:
-        signature = signature_of(main, foreach)
+        signature = signature_of(main)
+        foreach = signature.foreach
         params = read_params()
         check_params(params, script.stem, signature)
         files = parse_files(main, signature, script.stem, sys.argv[1:])

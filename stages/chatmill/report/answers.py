@@ -1,6 +1,6 @@
 """The sections of the report on the model's answers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from chatmill.data_card import Card, Spread
@@ -9,27 +9,23 @@ from chatmill.report.markup import Html, Metrics, folded, get_nested, number, pe
 
 
 def skills(evaluation: Metrics) -> Html:
-    """Accuracy by skill, on known and on held-back phrasings."""
-    known, held_back = (
-        get_nested(evaluation, "skills", default={}),
-        get_nested(evaluation, "skills", "held_back", default={}),
-    )
-    names = sorted({*known, *held_back} - {"macro", "held_back"})
+    known = get_nested(evaluation, "skills", default={})
+    names = sorted({*known, *get_nested(known, "held_back", default={})} - {"macro", "held_back"})
     if not names:
         return Html()
-    rows = []
-    for name in [*names, "macro"]:
-        shares = known.get(name), held_back.get(name)
-        title = "mean of all" if name == "macro" else name.replace("_", " ")
-        rows.append(
-            (
-                title,
-                share_cell(evaluation, "skills", name),
-                bar(shares[0], 0, get_nested(evaluation, "intervals", "skills", name)),
-                share_cell(evaluation, "skills", "held_back", name),
-                bar(shares[1], 1, get_nested(evaluation, "intervals", "skills", "held_back", name)),
-            )
+
+    def cells(color: int, *path: str) -> tuple[str, Html]:
+        share, limits = get_nested(evaluation, *path), get_nested(evaluation, "intervals", *path)
+        return percent(share) + (f" ({percent_range(limits)})" if limits else ""), bar(share, color, limits)
+
+    rows = [
+        (
+            "mean of all" if name == "macro" else name.replace("_", " "),
+            *cells(0, "skills", name),
+            *cells(1, "skills", "held_back", name),
         )
+        for name in [*names, "macro"]
+    ]
     note = (
         "Share of right answers, greedy, on numbers, names and orders that training did not see; in brackets, and as "
         "lines on the bars, 95 % intervals."
@@ -45,7 +41,6 @@ def skills(evaluation: Metrics) -> Html:
 
 
 def wrong_answers(evaluation: Metrics) -> Html:
-    """Some of the questions that were answered wrongly, to unfold."""
     rows = [
         (name.replace("_", " "), *(words(answer.get(key, "")) for key in ("question", "answer", "expected")))
         for name, answers in get_nested(evaluation, "wrong_answers", default={}).items()
@@ -58,40 +53,24 @@ def wrong_answers(evaluation: Metrics) -> Html:
     return tag("details", tag("summary", "Wrong answers"), listed)
 
 
-def share_cell(evaluation: Metrics, *path: str) -> str:
-    """A share and its interval."""
-    limits = get_nested(evaluation, "intervals", *path)
-    return percent(get_nested(evaluation, *path)) + (f" ({percent_range(limits)})" if limits else "")
-
-
-def chats(samples: Iterable[Metrics], evaluation: Metrics) -> Html:
+def chats(samples: Sequence[Metrics], evaluation: Metrics) -> Html:
     """Messages and the unedited answers to them, of the test set beside the true ones, and what answers copy."""
-    of_data: list[Html] = []
-    fixed: list[Html] = []
-    for sample in samples:
-        (of_data if "true" in sample else fixed).append(_chat(sample))
-    notes = (
-        (fixed, "Greedy answers, unedited, to a fixed list of prompts."),
-        (
-            of_data,
-            "Greedy answers, unedited, to messages of the test set, and below each the answer that stands there.",
-        ),
-    )
-    shown = [
-        part
-        for chats, note in notes
-        if chats
-        for part in (tag("p", note, class_="note"), tag("div", *chats, class_="chats"))
-    ]
+    shown: list[Html] = []
+    for of_data, asked in (
+        (False, "a fixed list of prompts."),
+        (True, "messages of the test set, and below each the answer that stands there."),
+    ):
+        if found := [_chat(sample) for sample in samples if ("true" in sample) == of_data]:
+            note = tag("p", f"Greedy answers, unedited, to {asked}", class_="note")
+            shown += [note, tag("div", *found, class_="chats")]
     copies = get_nested(evaluation, "verbatim", default={})
     longest = ", ".join(
         f"{number(one['longest_mean'])} words in the mean and {number(one['longest_max'])} at most in {title}"
         for title, one in (("the model's answers", copies), ("true ones", get_nested(copies, "true", default={})))
         if "longest_mean" in one
     )
-    shown += (
-        [tag("p", f"The longest stretch of talk of the training data: {longest}.", class_="note")] if longest else []
-    )
+    if longest:
+        shown.append(tag("p", f"The longest stretch of talk of the training data: {longest}.", class_="note"))
     return folded("Sample chats", "messages, and the unedited answers to them", *shown) if shown else Html()
 
 
@@ -114,24 +93,24 @@ def _chat(sample: Metrics) -> Html:
 
 def data(mix: Metrics, cards: Mapping[str, Card]) -> Html:
     """The sizes of the splits, what was left out, and the cards of the sources in a sample of the training set."""
+    count = sum(card.conversations for card in cards.values())
+    note = f"What follows is of {count:,} conversations of the training set, of small sources as many as there are."
     return folded(
         "Data",
         "the splits, what was left out, and what the conversations hold",
         tag("div", splits(mix), left_out(mix), class_="columns"),
         messages(mix),
-        *((sample_note(cards), contents(cards), findings(cards)) if cards else ()),
+        *((tag("p", note, class_="note"), contents(cards), findings(cards)) if cards else ()),
     )
 
 
 def splits(mix: Metrics) -> Html:
-    """The sizes of the splits."""
     names = list(get_nested(mix, "conversations", default={}))
     sizes = ((name, *(number(get_nested(mix, unit, name)) for unit in ("conversations", "bytes"))) for name in names)
     return table("Split by group", ("", "conversations", "bytes as rendered"), sizes)
 
 
 def left_out(mix: Metrics) -> Html:
-    """The conversations that were left out, by reason."""
     dropped = [
         (f"{source}: {reason.replace('_', ' ')}", number(count))
         for source, reasons in get_nested(mix, "rejected", default={}).items()
@@ -147,7 +126,6 @@ def left_out(mix: Metrics) -> Html:
 
 
 def messages(mix: Metrics) -> Html:
-    """What became of the messages of each source."""
     rows = [
         (
             source,
@@ -168,18 +146,7 @@ def named_counts(counts: Mapping[str, int]) -> str:
     return text or "–"
 
 
-def sample_note(cards: Mapping[str, Card]) -> Html:
-    """What the cards were computed on."""
-    count = sum(card.conversations for card in cards.values())
-    return tag(
-        "p",
-        f"What follows is of {count:,} conversations of the training set, of small sources as many as there are.",
-        class_="note",
-    )
-
-
 def contents(cards: Mapping[str, Card]) -> Html:
-    """What the conversations of each source hold."""
     rows = [
         (
             source,

@@ -31,8 +31,6 @@ class Line:
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a chart: its name, its limits and its ticks."""
-
     name: str
     low: float
     high: float

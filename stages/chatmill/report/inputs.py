@@ -12,19 +12,12 @@ from typing import NamedTuple
 
 from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
+from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
 from chatmill.report import sections
 from chatmill.report.markup import Html, Metrics, dotted, folded, get_nested, join, number, table, tag
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
-
-
-def read_text(file: Path) -> str:
-    """The text of a file. Raises ValueError where it is not UTF-8."""
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
 
 
 def read_metrics(file: Path) -> Metrics:
@@ -44,9 +37,7 @@ def read_samples(file: Path) -> list[Metrics]:
     for place, line in enumerate(read_text(file).split("\n")[:-1], start=1):
         try:
             sample = json.loads(line)
-            chunks = {"chunk_bytes": [int(size) for size in sample["chunk_bytes"]]} if "chunk_bytes" in sample else {}
-            of_data = {key: sample[key] for key in ("true", "messages_before") if key in sample}
-            result.append({key: sample[key] for key in ("prompt", "answer", "stopped")} | of_data | chunks)
+            result.append(sample | {key: sample[key] for key in ("prompt", "answer", "stopped")})
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}:{place}: expected a sample with prompt, answer and stopped: {error}") from error
     return result
@@ -68,7 +59,6 @@ def read_curve(file: Path) -> sections.Curve:
 
 
 def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:
-    """The data card of each source in a sample of the training set."""
     by_source: dict[str, list[Record]] = {}
     for record in sample_records(train, SAMPLED):
         by_source.setdefault(record.source, []).append(record)
@@ -113,12 +103,10 @@ class Origin(NamedTuple):
 
     @property
     def commit_name(self) -> str | None:
-        """The first letters of the commit."""
         return self.commit and self.commit[:COMMIT_LETTERS]
 
 
 def read_origin(folder: Path) -> Origin:
-    """The origin of the run that is being made in a folder."""
     commit = os.environ.get("DVC_EXP_BASELINE_REV") or _git(folder, "rev-parse", "--verify", "HEAD")
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")

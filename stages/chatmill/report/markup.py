@@ -48,7 +48,6 @@ def bits_range(limits: Sequence[float] | None, decimals: int = 3) -> str:
 
 
 def in_bits(value: float | None) -> str:
-    """Bits per byte as text."""
     return number(value, decimals=3)
 
 
@@ -81,8 +80,7 @@ def to_html(content: object) -> Html:
     """`content` as markup; invisible characters, and those that change the text direction, are shown as their codes."""
     if isinstance(content, Html):
         return content
-    text = str(content).encode("utf-8", "replace").decode()
-    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)))
+    return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", valid_text(str(content)))))
 
 
 def tag(name: str, /, *content: object, **attributes: object) -> Html:
@@ -96,7 +94,6 @@ def tag(name: str, /, *content: object, **attributes: object) -> Html:
 
 
 def join(content: Iterable[object]) -> Html:
-    """The concatenated contents as markup."""
     return Html("".join(map(to_html, content)))
 
 
@@ -124,7 +121,6 @@ def words(text: str) -> Html:
 
 
 def section(title: str, *content: object) -> Html:
-    """A section of the page with its heading."""
     return tag("section", tag("h2", title), *content)
 
 

@@ -46,15 +46,11 @@ Curve = dict[str, Points]  # (step, value) of each column
 def checks(evaluation: Metrics) -> Html:
     """The checks that each run should pass, to unfold; open if one of them fails."""
     bits = get_nested(evaluation, "bits_per_byte", default={})
-    rivals = [(name, get_nested(bits, "baselines", key)) for key, name in RIVALS.items() if "all" in bits]
-    found = [
-        (
-            bits["all"] < value,
-            f"The model needs fewer bits per byte than {name}: {in_bits(bits['all'])}, {in_bits(value)}.",
-        )
-        for name, value in rivals
-        if value is not None
-    ]
+    own, found = get_nested(bits, "all"), []
+    for key, name in RIVALS.items():
+        if own is not None and (value := get_nested(bits, "baselines", key)) is not None:
+            claim = f"The model needs fewer bits per byte than {name}: {in_bits(own)}, {in_bits(value)}."
+            found.append((own < value, claim))
     exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
     measured = [value for value in exact if value is not None]
     if len(measured) > 1:
@@ -73,7 +69,6 @@ def checks(evaluation: Metrics) -> Html:
 
 
 def training(curve: Curve) -> Html:
-    """Loss, bits per byte, gradient norm and learning rate by step."""
     charts = [
         training_chart("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
         training_chart(
@@ -120,7 +115,6 @@ def downsample(points: Points) -> Points:
 
 
 def compression(evaluation: Metrics) -> Html:
-    """Bits per byte compared with the baselines, and by source."""
     bits = get_nested(evaluation, "bits_per_byte")
     if bits is None:
         return Html()
@@ -246,7 +240,6 @@ def soft_tokenizer(measured: Metrics) -> Html:
 
 
 def tokenizer(evaluation: Metrics, benchmark: Metrics, *shown: Html) -> Html:
-    """Compression and speed of the tokenizer, and examples of its tokens."""
     values = get_nested(evaluation, "tokenizer", default={})
     sizes = [("bytes per token", number(get_nested(values, "bytes_per_token")))]
     sizes += [

@@ -6,6 +6,7 @@ from chatmill.report.chart import Line, category_axis, line_chart, log_axis
 from chatmill.report.markup import Html, Metrics, folded, get_nested, in_bits, number, percent, table, tag
 
 Latency = tuple[str, str, list[tuple[int, Metrics]]]  # engine, mode (cache or recompute), times by prompt length
+PROMPT_TOKENS = 128  # near which the times of engines are compared
 ENGINE_COLORS = (0, 1, 2, 3, 5, 6)  # of the page's palette; 4 is the grey of limits and baselines
 CACHED = (
     " More than 100 % of it is reached where the weights stay in the processor's cache, which is faster than memory."
@@ -13,17 +14,16 @@ CACHED = (
 
 
 def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
-    """The latencies of each engine and mode that were measured."""
     for engine, content in benchmark.items():
         for mode in ("cache", "recompute"):
             if isinstance(measured := get_nested(content, mode), dict) and measured:
                 yield engine, mode, sorted((int(prompt), values) for prompt, values in measured.items())
 
 
-def fastest(benchmark: Metrics, near: int) -> tuple[str | None, int | None, float | None]:
-    """(engine, prompt tokens, ms) of the engine with the least time per token after a prompt of about `near` tokens."""
+def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
+    """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
     times = [
-        (abs(prompt - near), get_nested(values, "token_ms", "p50"), engine, prompt)
+        (abs(prompt - PROMPT_TOKENS), get_nested(values, "token_ms", "p50"), engine, prompt)
         for engine, mode, measured in measured_latencies(benchmark)
         for prompt, values in measured
         if mode == "cache"
@@ -33,7 +33,6 @@ def fastest(benchmark: Metrics, near: int) -> tuple[str | None, int | None, floa
 
 
 def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """Latency of each engine by prompt length."""
     measured = list(measured_latencies(benchmark))
     if not measured:
         return Html()
@@ -58,7 +57,6 @@ def speed(evaluation: Metrics, benchmark: Metrics) -> Html:
 
 
 def exceeds_limit(benchmark: Metrics, measured: list[Latency]) -> bool:
-    """Whether an engine is faster than the memory limit."""
     shares = list(get_nested(benchmark, "limit", "reached", default={}).values())
     for _, _, by_prompt in measured:
         shares += [get_nested(values, "reached", "token", default=0) for _, values in by_prompt]
@@ -111,7 +109,6 @@ def latency_table(measured: list[Latency]) -> Html:
 
 
 def engine_table(evaluation: Metrics, benchmark: Metrics) -> Html:
-    """Quality, size, memory and speed of each engine."""
     rows = [
         (
             name,

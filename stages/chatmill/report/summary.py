@@ -21,10 +21,9 @@ from chatmill.report import markup
 from chatmill.report.inputs import Origin
 from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, tag
 from chatmill.report.sections import Curve
-from chatmill.report.speed import measured_latencies
+from chatmill.report.speed import PROMPT_TOKENS, measured_latencies
 
 ENGINE = "onnx"
-PROMPT_TOKENS = 128
 
 
 def key_figures(
@@ -187,7 +186,6 @@ def _limits(evaluation: Metrics, times: Metrics, place: str) -> Limits:
 
 
 def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
-    """What a figure stands beside, with its interval."""
     others = []
     for title, place in OTHERS.get(name, {}).items():
         value, limits = get_nested(evaluation, *place.split(".")), _limits(evaluation, {}, place)
@@ -225,26 +223,10 @@ TIMES = {"first_token_ms": "ttft_ms", "token_ms": "token_ms"}
 
 
 def plot_tables(curve: Curve, evaluation: Metrics, benchmark: Metrics) -> dict[str, str]:
-    """Each table by the name of its file."""
-    tables = {"validation": table_of_validation(curve), "bits_per_byte": table_of_sources(evaluation)}
-    return {f"{name}.tsv": text for name, text in (tables | {"latency": table_of_latency(benchmark)}).items()}
+    """Each table by the name of its file.
 
-
-def table_of_validation(curve: Curve) -> str:
-    """Bits per byte on validation at the steps that measure it; in train.tsv DVC draws the other, empty cells as 0."""
-    return tab_separated(("step", "bits_per_byte"), curve.get("validation_bits_per_byte", []))
-
-
-def table_of_sources(evaluation: Metrics) -> str:
-    """Bits per byte by source."""
-    by_source = get_nested(evaluation, "bits_per_byte", "by_source", default={})
-    return tab_separated(("source", "bits_per_byte"), by_source.items())
-
-
-def table_of_latency(benchmark: Metrics) -> str:
-    """Median milliseconds to the first token and for each next one, with a cache, by tokens of the prompt.
-
-    A time that was not measured is `nan`, which DVC leaves out.
+    That of validation has only the steps that measure it: in train.tsv DVC draws the other, empty cells as 0. Latencies
+    are median milliseconds with a cache; one that was not measured is `nan`, which DVC leaves out.
     """
     times = {
         (engine, prompt, name): get_nested(values, key, "p50")
@@ -254,18 +236,19 @@ def table_of_latency(benchmark: Metrics) -> str:
         if mode == "cache"
     }
     columns = [(engine, name) for engine in ENGINES for name in TIMES]
-    rows = (
+    latencies = (
         (prompt, *(times.get((engine, prompt, name), "nan") for engine, name in columns))
         for prompt in sorted({prompt for _, prompt, _ in times})
     )
-    return tab_separated(("prompt_tokens", *(f"{engine}_{name}" for engine, name in columns)), rows)
+    by_source = get_nested(evaluation, "bits_per_byte", "by_source", default={})
+    return {
+        "validation.tsv": tab_separated(("step", "bits_per_byte"), curve.get("validation_bits_per_byte", [])),
+        "bits_per_byte.tsv": tab_separated(("source", "bits_per_byte"), by_source.items()),
+        "latency.tsv": tab_separated(("prompt_tokens", *(f"{one}_{name}" for one, name in columns)), latencies),
+    }
 
 
 def tab_separated(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table as text."""
-    lines = []
-    for row in (header, *rows):
-        line = StringIO(newline="")
-        csv.writer(line, delimiter="\t", lineterminator="\r\n").writerow(row)  # quotes cells with either of the two
-        lines.append(line.getvalue().removesuffix("\r\n") + "\n")
-    return "".join(lines)
+    lines = StringIO()
+    csv.writer(lines, delimiter="\t", lineterminator="\n").writerows((header, *rows))
+    return lines.getvalue()

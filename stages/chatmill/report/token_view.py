@@ -36,7 +36,6 @@ def conversation_tokens(conversation: Conversation, tokenizer: ChatTokenizer, te
 
 
 def segment_tokens(segments: Sequence[Segment], tokenizer: ChatTokenizer) -> list[Token]:
-    """The tokens of segments, with their kinds of loss."""
     ids, losses = tokenizer.encode_segments(segments)
     controls = set(tokenizer.special.values())
     return [Token(i, tokenizer.token_bytes[i], i in controls, loss) for i, loss in zip(ids, losses, strict=True)]

@@ -16,10 +16,6 @@ from chatmill.model.layers import Layer
 from chatmill.soft_tokenizer.routing import mix_bits
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-# A token's embedding, computed from its bytes by a tiny transformer and by hashed n-grams.
-
-# Hashes of token n-grams, which select rows of an embedding table.
-
 START = 256  # plus the kind of the token: normal, continuation, fallback
 TOKEN_END, PAD_SYMBOL = START + 3, START + 4
 SYMBOLS = START + 5
@@ -29,8 +25,6 @@ GROUPS = 3  # of tokens of similar length, so that there is little padding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteEncoderShape:
-    """The shape of the network that reads a token's bytes."""
-
     width: int = 64  # channels
     layers: int = 2
     longest: int = 32  # bytes of a token that are read

@@ -6,7 +6,7 @@ The noise is deterministic: it depends on each one's own text alone.
 import hashlib
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, get_args
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
 from chatmill.encoded.token_files import EncodedSplit, token_byte_lengths
 from chatmill.evaluation.corpus import Corpus
@@ -38,100 +37,58 @@ NOISE_KINDS: tuple[Noise, ...] = get_args(Noise)
 TYPOS, CASES, RARE = 0.1, 0.15, 0.15  # shares of the words
 
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_ONSETS = (
-    "b",
-    "br",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "gl",
-    "h",
-    "k",
-    "kl",
-    "l",
-    "m",
-    "n",
-    "p",
-    "pr",
-    "r",
-    "s",
-    "st",
-    "t",
-    "v",
-    "z",
-)
+_ONSETS = "b", "br", "d", "dr", "f", "g", "gl", "h", "k", "kl", "l", "m", "n", "p", "pr", "r", "s", "st", "t", "v", "z"
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 _ENDS = ("", "l", "m", "n", "r", "s", "x", "rk", "nd")
-
-Change = Callable[[str], str]
-"""From a word to its replacement."""
 
 
 def add_noise(records: Iterable[Record], kind: Noise) -> list[Record]:
     """The records with some words of their text changed; tool calls and their outputs stay."""
-    return [replace(record, text=_noisy(record.text, _CHANGES[kind])) for record in records]
+    return [replace(record, text=_noisy(record.text, kind)) for record in records]
 
 
-def _noisy(text: str, changes: Callable[[random.Random], Change]) -> str:
-    change = changes(random.Random(hashlib.sha256(text.encode()).digest()))
+def _noisy(text: str, kind: Noise) -> str:
+    rng, replaced = random.Random(hashlib.sha256(text.encode()).digest()), dict[str, str]()
+
+    def change(word: re.Match[str]) -> str:
+        if kind == "typos":
+            return _with_typo(word[0], rng)
+        return _in_other_case(word[0], rng) if kind == "case" else _with_rare_word(word[0], rng, replaced)
+
+    def changed(part: Part) -> Part:
+        return replace(part, text=_WORD.sub(change, part.text)) if part.kind == "text" else part
+
     if is_document(text):
-        return escape(_changed(Part("text", unescape(text)), change).text)
-    return render(Message(one.role, tuple(_changed(part, change) for part in one.parts)) for one in parse(text))
+        return escape(changed(Part("text", unescape(text))).text)
+    return render(Message(one.role, tuple(map(changed, one.parts))) for one in parse(text))
 
 
-def _changed(part: Part, change: Change) -> Part:
-    if part.kind != "text":
-        return part
-    return replace(part, text=_WORD.sub(lambda word: change(word[0]), part.text))
+def _with_typo(word: str, rng: random.Random) -> str:
+    """At times two adjacent letters are swapped, or one letter is left out or doubled."""
+    if rng.random() >= TYPOS:
+        return word
+    i = rng.randrange(len(word) - 1)
+    slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
+    return rng.choice(slips)
 
 
-def _typos(rng: random.Random) -> Change:
-    """In one word of ten, two adjacent letters are swapped, or one letter is left out or doubled."""
-
-    def change(word: str) -> str:
-        if rng.random() >= TYPOS:
-            return word
-        i = rng.randrange(len(word) - 1)
-        slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
-        return rng.choice(slips)
-
-    return change
+def _in_other_case(word: str, rng: random.Random) -> str:
+    return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
 
 
-def _case(rng: random.Random) -> Change:
-    """Some words are written in upper case, capitalised, or with the case of each letter swapped."""
-
-    def change(word: str) -> str:
-        return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
-
-    return change
-
-
-def _rare_words(rng: random.Random) -> Change:
-    replaced: dict[str, str] = {}
-
-    def change(word: str) -> str:
-        known = word.lower()
-        if known not in replaced:
-            replaced[known] = _invented(rng) if rng.random() < RARE else known
-        if replaced[known] == known:
-            return word
-        return replaced[known].capitalize() if word[0].isupper() else replaced[known]
-
-    return change
+def _with_rare_word(word: str, rng: random.Random, replaced: dict[str, str]) -> str:
+    """At times an invented word, in the whole text the same one: `replaced` has those of the words before."""
+    known = word.lower()
+    if known not in replaced:
+        replaced[known] = _invented(rng) if rng.random() < RARE else known
+    if replaced[known] == known:
+        return word
+    return replaced[known].capitalize() if word[0].isupper() else replaced[known]
 
 
 def _invented(rng: random.Random) -> str:
     syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
     return "".join(syllables) + rng.choice(_ENDS)
-
-
-_CHANGES: dict[Noise, Callable[[random.Random], Change]] = {
-    "typos": _typos,
-    "case": _case,
-    "rare_words": _rare_words,
-}
 
 
 # The embedding table of a chat model, and its replacement by rows that a network makes from bytes.
@@ -151,13 +108,6 @@ class EmbeddingSlice(nn.Module):
     def weight(self) -> Tensor:
         """(V, C)."""
         return self.embedding.weight[:, self.offset : self.offset + self.width]
-
-
-def unsupported_reason(config: ModelConfig) -> str | None:
-    """Why a model has no embedding table that could be replaced; None if it has one."""
-    if config.chunking:
-        return "the model works on chunks of tokens (train_model.chunking): it reads tokens by more than a table"
-    return None
 
 
 def embedding_table(model: ChatModel) -> Tensor:
@@ -201,66 +151,25 @@ def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
         )
 
 
-def rows_for(vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray) -> Tensor:
-    """The rows (V, R) of a model for another vocabulary, without those of text tokens.
+def transferred_embedding(
+    encoder: ByteEncoder, vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray
+) -> ByteEmbedding:
+    """The embedding for another vocabulary than the `known` one of a model with the rows `table` (V, R).
 
-    Control tokens keep theirs by name. All others get the row of the rarest token, which carries little meaning.
+    Control tokens keep their rows by name. All others get the row of the rarest token, by `counts` (V,), which carries
+    little meaning; those of text are then made from their bytes.
     """
     named = {known.tokens[i]: i for i in known.special.values()}
     unknown = int(counts.argmin())
     entries = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    return table[[named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]]
-
-
-def measure_bits_per_byte(model: ChatModel, corpus: Corpus, *, trained_only: bool) -> BitsPerByte:
-    """Bits per byte of all text (None if only answers were trained) and of the assistant's text."""
-    nats = corpus.nats(model.config.max_position_embeddings, make_batch_scorer(model))
-    return corpus.bits(nats, trained_only=trained_only)._asdict()
+    rows = [named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]
+    return make_byte_embedding(encoder, vocabulary, table[rows])
 
 
 # Fine-tuning of a model together with the network that makes its embeddings from bytes.
 
 LEARNING_RATE = 0.001  # of the matrices
 TOKENS_PER_STEP = 4096
-
-
-def fine_tune(
-    model: ChatModel,
-    vocabulary: Vocabulary,
-    split: EncodedSplit,
-    *,
-    template: TemplateName,
-    steps: int,
-    prompt_loss_weight: float,
-    seed: int,
-) -> None:
-    """Train a model for some steps on encoded conversations, as it was trained before.
-
-    Raises ValueError if they have nothing to train on.
-    """
-    context = model.config.max_position_embeddings
-    spans = truncate_conversations(split, context, template, vocabulary.special)
-    if not len(spans.starts):
-        raise ValueError(f"none of {len(split.offsets) - 1} conversations has anything to train on")
-    row_length = min(context, 64 * -(-int(spans.packed_lengths.max()) // 64))
-    dataset = PackedDataset(split, spans, row_length, vocabulary.special)
-    rows_per_step = max(1, TOKENS_PER_STEP // row_length)
-    rows_per_batch = rows_at_once(rows_per_step, row_length, len(vocabulary.tokens))
-    trainer = Trainer(
-        model,
-        muon_adamw(model, LEARNING_RATE, torch.float32),
-        torch.from_numpy(token_byte_lengths(vocabulary)),
-        steps=steps,
-        prompt_weight=prompt_loss_weight,
-        precision="float32",
-        compiled=False,
-    )
-    rows = dataset.endless_rows(seed)
-    for _ in progress(range(steps), "tune", unit="step"):
-        trainer.step(dataset.batches(list(islice(rows, rows_per_step)), rows_per_batch))
-
-
-# Evaluation of a trained model whose embedding table is replaced by rows made from bytes.
 
 
 @dataclass(frozen=True)
@@ -278,26 +187,40 @@ class EmbeddingEvaluator:
         return Corpus.from_records(self.records, tokenizer or self.tokenizer, self.template)
 
     def bits_per_byte(self, table: Tensor, corpus: Corpus) -> BitsPerByte:
-        """Bits per byte of a corpus with the rows (V, R) of another table."""
-        return measure_bits_per_byte(
-            with_embedding_table(self.model, table), corpus, trained_only=self.prompt_loss_weight == 0
-        )
+        """Bits per byte of a corpus with the rows (V, R) of another table; of all text only if that was trained."""
+        model = with_embedding_table(self.model, table)
+        nats = corpus.nats(model.config.max_position_embeddings, make_batch_scorer(model))
+        return corpus.bits(nats, trained_only=self.prompt_loss_weight == 0)._asdict()
 
     def fine_tuned(
         self, embedding: ByteEmbedding, tokenizer: ChatTokenizer, train: EncodedSplit, *, steps: int, seed: int
     ) -> ChatModel:
-        """The model after some steps of training with rows made from bytes; `embedding` is trained with it."""
+        """The model after some steps of training, as it was trained before, with rows made from bytes.
+
+        `embedding` is trained with it. Raises ValueError if no conversation has anything to train on.
+        """
         model = with_embedding_table(self.model, embedding.weight)
         plug_in(model, embedding)
-        fine_tune(
+        context, vocabulary = model.config.max_position_embeddings, tokenizer.vocabulary
+        spans = truncate_conversations(train, context, self.template, vocabulary.special)
+        if not len(spans.starts):
+            raise ValueError(f"none of {len(train.offsets) - 1} conversations has anything to train on")
+        row_length = min(context, 64 * -(-int(spans.packed_lengths.max()) // 64))
+        dataset = PackedDataset(train, spans, row_length, vocabulary.special)
+        rows_per_step = max(1, TOKENS_PER_STEP // row_length)
+        rows_per_batch = rows_at_once(rows_per_step, row_length, len(vocabulary.tokens))
+        trainer = Trainer(
             model,
-            tokenizer.vocabulary,
-            train,
-            template=self.template,
+            muon_adamw(model, LEARNING_RATE, torch.float32),
+            torch.from_numpy(token_byte_lengths(vocabulary)),
             steps=steps,
-            prompt_loss_weight=self.prompt_loss_weight,
-            seed=seed,
+            prompt_weight=self.prompt_loss_weight,
+            precision="float32",
+            compiled=False,
         )
+        rows = dataset.endless_rows(seed)
+        for _ in progress(range(steps), "tune", unit="step"):
+            trainer.step(dataset.batches(list(islice(rows, rows_per_step)), rows_per_batch))
         return with_embedding_table(model, embedding.weight)
 
 
@@ -322,19 +245,6 @@ def measure_noisy(evaluator: EmbeddingEvaluator, plugged: Tensor) -> dict[str, d
     tables = {"table": embedding_table(evaluator.model), "plugged_in": plugged}
     result: dict[str, dict[str, BitsPerByte]] = {}
     for kind in NOISE_KINDS:
-        text = add_noise(evaluator.records, kind)
-        corpus = Corpus.from_records(text, evaluator.tokenizer, evaluator.template)
+        corpus = replace(evaluator, records=add_noise(evaluator.records, kind)).corpus()
         result[kind] = {name: evaluator.bits_per_byte(rows, corpus) for name, rows in tables.items()}
     return result
-
-
-def transferred_embedding(
-    evaluator: EmbeddingEvaluator, encoder: ByteEncoder, other: ChatTokenizer, counts: np.ndarray
-) -> ByteEmbedding:
-    """The embedding for a tokenizer that the model was not trained with, made from the bytes of its text tokens.
-
-    `counts` (V,) are those of the model's own tokens.
-    """
-    known = evaluator.tokenizer.vocabulary
-    others = rows_for(other.vocabulary, known, embedding_table(evaluator.model), counts)
-    return make_byte_embedding(encoder, other.vocabulary, others)

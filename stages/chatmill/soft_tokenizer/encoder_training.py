@@ -5,7 +5,6 @@ Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row
 
 import hashlib
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,36 +139,23 @@ def nearest_neighbor_accuracy_among(predictions: Tensor, rows: Tensor) -> dict[s
     return {"cosine": float(right.float().mean()), "chance": 1 / len(right)}
 
 
-def has_collapsed(measures: dict[str, Any]) -> bool:
-    """Whether a network is no better than a constant, by its metrics on the tokens that it was trained on."""
-    share = measures["variance_explained"]["plain"]
-    return share is None or not share >= MIN_EXPLAINED_VARIANCE
-
-
 # Training of the network from bytes to embeddings on the rows of a trained model.
 
 BATCH_SIZE = 256  # tokens of a step
 TEMPERATURE = 0.1  # of the contrastive loss
-RIDGE_HELD_OUT, RIDGE_ALL = None, 1e-4  # None: choose on validation tokens; 1e-4: almost no regularisation
+RIDGE_ALL = 1e-4  # where no token is unknown: almost no regularisation
 RIDGE_CANDIDATES = (0.01, 0.1, 1.0, 3.0, 10.0, 30.0, 100.0)  # tried on validation tokens
 VALIDATION_DIVISOR = 10  # one token in so many is for validation, to choose the ridge
 MATRICES_RATE, OTHERS_RATE = 0.02, 0.01  # learning rates
 
 
 def fit_encoder(
-    shape: ByteEncoderShape,
-    dataset: EmbeddingDataset,
-    chosen: Tensor,
-    *,
-    steps: int,
-    contrast: float,
-    ridge: float | None,
-    seed: int,
+    shape: ByteEncoderShape, dataset: EmbeddingDataset, chosen: Tensor, *, steps: int, contrast: float, seed: int
 ) -> ByteEncoder:
     """A network trained on the `chosen` (N,) tokens and no others; the same one each time.
 
-    The network is trained by gradient steps, and its last layer is then fitted by ridge regression. If `ridge` is None,
-    some of the chosen tokens are used for validation, and the ridge that predicts them best is used.
+    The network is trained by gradient steps, and its last layer is then fitted by ridge regression. Some of the chosen
+    tokens are for validation: the ridge is the one that predicts them best.
     """
     encoder = ByteEncoder(shape, dataset.rows.shape[1])
     initialise(encoder, seed)
@@ -178,7 +164,7 @@ def fit_encoder(
         (Muon(matrices, MATRICES_RATE, torch.float32), MATRICES_RATE),
         (torch.optim.AdamW(others, lr=OTHERS_RATE, betas=(0.9, 0.95), weight_decay=0.0), OTHERS_RATE),
     ]
-    fit_mask = chosen if ridge is not None else chosen & ~_validation_mask(chosen, seed)
+    fit_mask = chosen & ~_validation_mask(chosen, seed)
     targets, weights = _standardised(dataset, fit_mask), dataset.weights
     batches = _batches(dataset, fit_mask, seed)
     for step in progress(range(steps), "train_soft_tokenizer", unit="step"):
@@ -190,9 +176,7 @@ def fit_encoder(
                 group["lr"] = full_rate * learning_rate_factor(step, steps)
             optimizer.step()
             optimizer.zero_grad()
-    fit_last_layer(
-        encoder, dataset, chosen, best_ridge(encoder, dataset, fit_mask, chosen & ~fit_mask) if ridge is None else ridge
-    )
+    fit_last_layer(encoder, dataset, chosen, best_ridge(encoder, dataset, fit_mask, chosen & ~fit_mask))
     return encoder.eval()
 
 
@@ -314,34 +298,7 @@ class TrainedEncoder:
         }
 
 
-def train_encoders(
-    vocabulary: Vocabulary,
-    table: Tensor,
-    counts: np.ndarray,
-    shape: ByteEncoderShape,
-    *,
-    held_out: float,
-    steps: int,
-    contrast: float,
-    seed: int,
-) -> TrainedEncoder:
-    """Train a network on a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
-
-    Raises ValueError for empty tokens, and if no token or every token is held out.
-    """
-    dataset = EmbeddingDataset.from_table(
-        vocabulary, table, counts, longest=shape.longest, held_out=held_out, seed=seed
-    )
-    held_out_encoder = fit_encoder(
-        shape, dataset, ~dataset.held_out, ridge=RIDGE_HELD_OUT, steps=steps, contrast=contrast, seed=seed
-    )
-    encoder = deepcopy(held_out_encoder)
-    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
-    return TrainedEncoder(
-        dataset, predict(held_out_encoder, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids)
-    )
-
-
 def collapsed(measures: dict[str, dict[str, Any]]) -> bool:
-    """Whether the network gives every token nearly the same row."""
-    return has_collapsed(measures["kept"]) or has_collapsed(measures["all"])
+    """Whether a network is no better than a constant, by its metrics on the tokens that it was trained on."""
+    shares = [measures[name]["variance_explained"]["plain"] for name in ("kept", "all")]
+    return not all(share is not None and share >= MIN_EXPLAINED_VARIANCE for share in shares)

@@ -29,7 +29,15 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     measure_plugged,
     transferred_embedding,
 )
-from chatmill.soft_tokenizer.encoder_training import TrainedEncoder, collapsed, train_encoders
+from chatmill.soft_tokenizer.encoder_training import (
+    RIDGE_ALL,
+    EmbeddingDataset,
+    TrainedEncoder,
+    collapsed,
+    fit_encoder,
+    fit_last_layer,
+    predict,
+)
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -62,7 +70,9 @@ MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encod
 COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
 
 
-def write_skipped(reason: str, folder: Path, metrics: Path, fingerprint: str) -> None:
+def write_skipped(folder: Path, metrics: Path, fingerprint: str) -> None:
+    """Write why a model that works on chunks has no embedding table that could be replaced."""
+    reason = "the model works on chunks of tokens (train_model.chunking): it reads tokens by more than a table"
     folder.mkdir()
     content = {"soft_tokenizer": {"reason": reason}}
     (folder / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -103,32 +113,27 @@ def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
 def train_network(
     tokenizer: Path, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
 ) -> TrainedEncoder:
-    """The trained network; logs truncated tokens. Raises ValueError with the folder of the tokenizer."""
+    """A network for a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
+
+    Logs truncated tokens. Raises ValueError with the folder of the tokenizer.
+    """
+    longest, steps, contrast, seed = parameters.longest, parameters.steps, parameters.contrast, parameters.seed
     shape = ByteEncoderShape(
-        width=parameters.width,
-        layers=parameters.layers,
-        longest=parameters.longest,
-        ngrams=0,
-        features=parameters.features,
+        width=parameters.width, layers=parameters.layers, longest=longest, ngrams=0, features=parameters.features
     )
     try:
-        trained = train_encoders(
-            vocabulary,
-            table,
-            counts,
-            shape,
-            held_out=parameters.held_out,
-            steps=parameters.steps,
-            contrast=parameters.contrast,
-            seed=parameters.seed,
+        dataset = EmbeddingDataset.from_table(
+            vocabulary, table, counts, longest=longest, held_out=parameters.held_out, seed=seed
         )
     except ValueError as error:
         raise ValueError(f"{tokenizer}: {error}") from error
-    if cut := trained.dataset.num_truncated:
-        size = len(trained.dataset.ids)
-        remark = f"{cut} of {size} tokens are longer than {parameters.longest} bytes: only so many are read"
+    if cut := dataset.num_truncated:
+        remark = f"{cut} of {len(dataset.ids)} tokens are longer than {longest} bytes: only so many are read"
         log("train_soft_tokenizer", remark)
-    return trained
+    fitted = fit_encoder(shape, dataset, ~dataset.held_out, steps=steps, contrast=contrast, seed=seed)
+    encoder = deepcopy(fitted)
+    fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
+    return TrainedEncoder(dataset, predict(fitted, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids))
 
 
 def measure_all(
@@ -159,7 +164,9 @@ def measure_transfer(
     seed: int,
 ) -> dict[str, Any]:
     """Bits per byte with another tokenizer, before and after fine-tuning; `counts` (V,) are of the model's own."""
-    corpus, embedding = evaluator.corpus(other), transferred_embedding(evaluator, deepcopy(encoder), other, counts)
+    known, table = evaluator.tokenizer.vocabulary, embedding_table(evaluator.model)
+    corpus = evaluator.corpus(other)
+    embedding = transferred_embedding(deepcopy(encoder), other.vocabulary, known, table, counts)
     result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
     if steps:
         split = encode_split(train, other, evaluator.template)

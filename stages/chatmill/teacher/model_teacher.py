@@ -12,7 +12,7 @@ Shapes: N places, M of the teacher's tokens that stand for some token, U differe
 """
 
 import warnings
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -38,9 +38,10 @@ from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 from chatmill.tokenizer.vocabulary.tokenizer_folder import stand_ins
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
-# What a teacher with a tokenizer of its own says of the tokens of a student.
-
 Integers = NDArray[np.integer[Any]]
+Floats = NDArray[np.floating[Any]]
+
+# What a teacher with a tokenizer of its own says of the tokens of a student.
 
 
 class Places(NamedTuple):
@@ -93,7 +94,8 @@ class Alignment:
         if self.is_identity:
             everything = np.arange(self.vocab_size)
             return Candidates(everything, everything, everything, everything[:0])
-        first, last = bisect_left(self.sorted_tokens, read), self._end_of(read)
+        first = bisect_left(self.sorted_tokens, read)
+        last = bisect_right(self.sorted_tokens, read, key=lambda token: token[: len(read)])
         ids, rests = self.sorted_ids[first:last], [token[len(read) :] for token in self.sorted_tokens[first:last]]
         ended = sum(not rest for rest in rests)
         tokens = [-1] * ended + self._first_tokens(rests[ended:], inside)
@@ -103,11 +105,6 @@ class Alignment:
         others, known = (pairs[chosen] for chosen in (pairs[:, 0] < 0, pairs[:, 0] >= 0))
         different, starts = np.unique(known[:, 0], return_index=True)
         return Candidates(known[:, 1], starts, different, others[:, 1])
-
-    def _end_of(self, read: bytes) -> int:
-        if not (begin := read.rstrip(b"\xff")):
-            return len(self.sorted_tokens)
-        return bisect_left(self.sorted_tokens, begin[:-1] + bytes([begin[-1] + 1]))
 
     def _first_tokens(self, rests: list[bytes], inside: bool) -> list[int]:
         """The first of the student's tokens for each text; -1 where the text begins with a part of a character."""
@@ -143,13 +140,10 @@ def _whole_characters(text: bytes) -> str:
 
 # The likeliest tokens of a student at some places, by a teacher's probabilities there.
 
-Integers2 = NDArray[np.integer]
-Floats = NDArray[np.floating]
-
 
 def likeliest(
-    rows: Floats, places: Integers2, candidates: Candidates, left_out: Integers2, num_kept: int
-) -> tuple[Integers2, Floats]:
+    rows: Floats, places: Integers, candidates: Candidates, left_out: Integers, num_kept: int
+) -> tuple[Integers, Floats]:
     """(N, K) the likeliest tokens at places with the same candidates, given their rows of (R, V); and their chances.
 
     `left_out` (N,) is a candidate that stands for no token there, or -1.
@@ -164,8 +158,8 @@ def likeliest(
 
 
 def likeliest_of_each(
-    rows: Floats, places: Integers2, candidates: Sequence[Candidates], left_out: Integers2, num_kept: int
-) -> tuple[Integers2, Floats]:
+    rows: Floats, places: Integers, candidates: Sequence[Candidates], left_out: Integers, num_kept: int
+) -> tuple[Integers, Floats]:
     """The same for places with few candidates of their own; a chance is a share of all that may stand there."""
     number = len(places)
     tokens, chances = np.zeros((number, num_kept), np.int64), np.zeros((number, num_kept), np.float32)
@@ -197,7 +191,7 @@ def _sums(candidates: Candidates, vocab_size: int) -> Tensor:
         return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
 
 
-def _flat(arrays: Sequence[Integers2]) -> tuple[Integers2, Integers2]:
+def _flat(arrays: Sequence[Integers]) -> tuple[Integers, Integers]:
     return np.repeat(np.arange(len(arrays)), list(map(len, arrays))), np.concatenate(arrays)
 
 
@@ -205,9 +199,6 @@ def _flat(arrays: Sequence[Integers2]) -> tuple[Integers2, Integers2]:
 
 _BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 27}  # 32 MB on a CPU: half and twice as many take longer
 _LONGEST_WINDOW = 1024  # tokens that are read at once, whatever the model's context: each has V logits
-
-Integers3 = NDArray[np.integer[Any]]
-Floats2 = NDArray[np.floating[Any]]
 
 
 class Window(NamedTuple):
@@ -250,7 +241,6 @@ class ModelTeacher:
         return bits_per_byte(self.nats, self.num_bytes) or 0.0
 
     def describe(self) -> dict[str, Any]:
-        """Its tokenizer and size, and how well it has predicted."""
         num_parameters = sum(weight.numel() for weight in self.model.parameters())
         return {
             "fingerprint": self.tokenizer.fingerprint,
@@ -302,7 +292,7 @@ class ModelTeacher:
             tokens[some], chances[some] = found
         return Predictions(tokens, chances)
 
-    def _encode(self, ids: Integers3, offsets: Integers3) -> tuple[Integers3, Integers3]:
+    def _encode(self, ids: Integers, offsets: Integers) -> tuple[Integers, Integers]:
         names = {i: self.tokenizer.token_bytes[own].decode() for i, own in self.controls.items()}
         conversations = []
         for start, end in pairwise(offsets.tolist()):
@@ -318,8 +308,8 @@ class ModelTeacher:
         return encoded.ids.astype(np.int64), encoded.offsets
 
     def _what_was_read(
-        self, ids: Integers3, own_ids: Integers3, places: Places
-    ) -> tuple[Integers3, list[tuple[bytes, bool]]]:
+        self, ids: Integers, own_ids: Integers, places: Places
+    ) -> tuple[Integers, list[tuple[bytes, bool]]]:
         """(N,) numbers of different arguments of `Alignment.candidates`, and these."""
         inside = np.zeros(len(ids), np.bool)
         if self.alignment.has_word_pieces:
@@ -332,7 +322,7 @@ class ModelTeacher:
         number_of = {key: number for number, key in enumerate(keys)}
         return np.array([number_of[key] for key in arguments])[inverse.ravel()], keys
 
-    def _batches(self, offsets: Integers3) -> Iterator[list[Window]]:
+    def _batches(self, offsets: Integers) -> Iterator[list[Window]]:
         windows = [
             Window(*(int(begin) + place for place in window))
             for begin, end in pairwise(offsets)
@@ -343,7 +333,7 @@ class ModelTeacher:
             yield [windows[i] for i in group]
 
     @torch.inference_mode()
-    def _probabilities(self, ids: Integers3, batch: list[Window]) -> Floats2:
+    def _probabilities(self, ids: Integers, batch: list[Window]) -> Floats:
         """(R, V) float32 of the tokens that the windows predict, one after another."""
         read = [torch.from_numpy(ids[window.start : window.end - 1]) for window in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
@@ -352,7 +342,7 @@ class ModelTeacher:
             row[window.scored - window.start - 1 : window.end - window.start - 1]
             for row, window in zip(logits, batch, strict=True)
         ]
-        chances: Floats2 = torch.cat(parts).float().softmax(-1).cpu().numpy()
+        chances: Floats = torch.cat(parts).float().softmax(-1).cpu().numpy()
         targets = np.concatenate([ids[window.scored : window.end] for window in batch])
         is_text = self.tokenizer.is_text[targets]
         own = np.maximum(chances[is_text, targets[is_text]], np.finfo(np.float32).tiny)
@@ -361,6 +351,6 @@ class ModelTeacher:
         return chances
 
 
-def _lengths(tokenizer: ChatTokenizer) -> Integers3:
+def _lengths(tokenizer: ChatTokenizer) -> Integers:
     """(V,) the bytes of each token; one for a control token."""
     return np.where(tokenizer.is_text, [len(token) for token in tokenizer.token_bytes], 1)

@@ -81,7 +81,6 @@ class NgramTeacher:
         self.split, self.counted = split, list(count_contexts(split, order))
 
     def predict(self, conversations: slice, num_kept: int) -> Predictions:
-        """The likeliest tokens in the place of each token of some conversations."""
         first, last = self.split.offsets[[conversations.start, conversations.stop]].tolist()
         blocks = (slice(start, min(last, start + _BLOCK)) for start in range(first, max(last, first + 1), _BLOCK))
         parts = [keep_likeliest(*predict_block(self.counted, self.split.ids, block), num_kept) for block in blocks]

@@ -1,10 +1,10 @@
 """What teachers predict: the likeliest tokens in the place of each token, of one teacher or of several together."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +22,8 @@ class Predictions(NamedTuple):
     chances: NDArray[np.floating[Any]]  # (N, K), whose sum is at most 1
 
 
-class Teacher(Protocol):
-    """What predicts the tokens of a split."""
-
-    def predict(self, conversations: slice, num_kept: int) -> Predictions:
-        """The likeliest tokens in the place of each token of some conversations."""
+Predict = Callable[[slice, int], Predictions]
+"""The likeliest tokens in the place of each token of some conversations, so many for each."""
 
 
 def conversation_blocks(split: EncodedSplit) -> list[slice]:
@@ -37,11 +34,11 @@ def conversation_blocks(split: EncodedSplit) -> list[slice]:
     return [slice(first, min(last, len(split.offsets) - 1)) for first, last in pairwise(borders)]
 
 
-def predict_all(teachers: Sequence[tuple[Teacher, float]], split: EncodedSplit, num_kept: int) -> Iterator[Predictions]:
+def predict_all(teachers: Sequence[tuple[Predict, float]], split: EncodedSplit, num_kept: int) -> Iterator[Predictions]:
     """Yield what teachers predict for all tokens, in blocks; that of several is the mean by the weight of each."""
     total = sum(weight for _, weight in teachers)
     for block in conversation_blocks(split):
-        parts = [teacher.predict(block, num_kept) for teacher, _ in teachers]
+        parts = [predict(block, num_kept) for predict, _ in teachers]
         if len(parts) == 1:
             yield parts[0]
             continue
@@ -92,13 +89,9 @@ def write_predictions(folder: Path, split: EncodedSplit, blocks: Iterable[Predic
         array.flush()
 
 
-def write_formats(folder: Path, content: dict[str, Any]) -> None:
-    """Write formats.json: how the predictions were made, or why there are none."""
-    (folder / FORMATS_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def complete(folder: Path, meta: Meta) -> None:
-    """Write the manifest, which completes the folder."""
+def complete(folder: Path, formats: dict[str, Any], meta: Meta) -> None:
+    """Write formats.json, how the predictions were made or why there are none, and the manifest."""
+    (folder / FORMATS_NAME).write_text(json.dumps(formats, indent=1) + "\n", encoding="utf-8")
     write_manifest(folder, kind="teacher", fingerprint=meta.fingerprint)
 
 
