@@ -169,6 +169,7 @@ def link_packages(names, folder):
     return size
 
 
+@pytest.mark.slow
 def test_the_wheel_and_the_packages_that_its_page_lists_are_enough(graph, wheel, tmp_path):
     page = (SOURCE / "chatmill/app/README.md").read_text(encoding="utf-8").replace("\\\n", "")
     [listed] = re.findall(r"^pip install --no-deps \S+\.whl (.*)$", page, re.MULTILINE)

@@ -81,6 +81,7 @@ def test_a_damaged_tokenizer_is_refused_and_nothing_is_written(bpe, damage):
     assert not bpe.with_name("out").exists()
 
 
+@pytest.mark.slow
 def test_the_script_says_what_is_wrong_in_one_line(tmp_path):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"export_tokenizer": {"formats": ["gguf"]}}))
     command = [sys.executable, SCRIPT, "tokenizer", "out"]

@@ -1,8 +1,5 @@
 import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,11 +15,8 @@ from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.training.model_folder import read_byte_encoder
 from support.tiny import VOCABULARY
 from support.training_runs import (
-    kill_when_saved,
-    mark_checkpoint,
     read_curve,
     run_training,
-    training_command,
     write_teacher,
     write_tokens,
 )
@@ -78,26 +72,6 @@ def test_the_head_is_not_saved_twice_and_the_choices_are(trained):
     found = {"epochs": 6.8571, "kept_step": 60, "conversations": {"cut": 0, "rejected": 0}}
     unknown = {"fingerprint": 0, "padding": 0}
     assert config["chatmill"] | unknown == chosen | found | unknown
-
-
-def start(folder, tokens, **changes):
-    """The stage as DVC runs it, with a checkpoint after every other step."""
-    command = [sys.executable, *training_command(tokens, folder, checkpoint_every=2, **changes)]
-    environment = os.environ | {"DVC_ROOT": str(folder / "top"), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, cwd=folder, env=environment)
-
-
-def test_a_killed_run_goes_on_to_the_same_bytes(tokens, tmp_path):
-    whole, killed = run_training(tokens, tmp_path / "whole", steps=40, checkpoint_every=2), tmp_path / "killed"
-    checkpoint = kill_when_saved(start(killed, tokens, steps=40), killed / "top")
-    assert 0 < mark_checkpoint(checkpoint)["trainer"]["done"] < 40 and not (killed / "model").exists()
-
-    assert start(killed, tokens, steps=40).wait() == 0
-    curve = (killed / "train.tsv").read_text()
-    assert "killed\n" in curve and curve.replace("killed\n", "") == (whole / "train.tsv").read_text()
-    for name in RESULTS[:-1]:
-        assert (killed / name).read_bytes() == (whole / name).read_bytes()
-    assert not checkpoint.folder.exists()
 
 
 def test_three_answers_are_shown_at_10_50_and_100_percent(tokens, tmp_path, capsys):

@@ -112,6 +112,7 @@ def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tm
     assert check_manifest(out / "soft_tokenizer") == VOCABULARY.fingerprint
 
 
+@pytest.mark.slow
 def test_the_script_reports_errors_in_one_line(trained, tmp_path):
     section = SETTINGS | {"held_out": 1}
     params = {"threads": section.pop("threads"), "train_soft_tokenizer": section}

@@ -90,13 +90,6 @@ def kill_when_saved(process, top):
     return checkpoint
 
 
-def mark_checkpoint(checkpoint):
-    """Write `killed` into the curve of a checkpoint, to see whether a run resumes from it; return its state."""
-    state = checkpoint.load()
-    assert checkpoint.save(state | {"curve": state["curve"] + "killed\n"})
-    return state
-
-
 def free_port():
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))

@@ -92,7 +92,9 @@ def test_of_a_folder_the_files_of_one_shape_are_taken(tmp_path, capsys):
     assert "need sections of their own: 3.jsonl" in shown
 
 
-@pytest.mark.parametrize("name", ["mill", "skills.yaml", "letters.txt", "visits.jsonl"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("mill", marks=pytest.mark.slow), "skills.yaml", "letters.txt", "visits.jsonl"]
+)
 def test_the_default_sources_are_recognised(name, capsys):
     code, section, _ = look(capsys, ROOT / "data/raw" / name)
     (found,) = yaml.safe_load(section)["prepare"].values()
