@@ -1,6 +1,5 @@
 """A data card: what conversations hold, how long they are, and what is odd in their texts."""
 
-import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,7 +8,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.conversation import Message, Record, TemplateName, is_document, parse, record_segments, unescape
+from chatmill.conversation import (
+    Message,
+    Record,
+    TemplateName,
+    is_document,
+    parse,
+    parse_record,
+    record_segments,
+    unescape,
+)
 from chatmill.personal_data import PERSONAL
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
@@ -120,9 +128,9 @@ def _spaced_records(file: Path, count: int) -> Iterator[Record]:
 
 def _parse(file: Path, place: int, line: bytes) -> Record:
     try:
-        return Record(**json.loads(line))
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{file}: near byte {place}: not a record of a conversation: {error}") from error
+        return parse_record(line)
+    except ValueError as error:
+        raise ValueError(f"{file}: near byte {place}: {error}") from error
 
 
 # A data card: what conversations hold, computed from the text that a model reads, whatever they were read from.

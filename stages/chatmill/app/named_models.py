@@ -101,11 +101,11 @@ def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, 
 
 
 def _decoded(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> str:
-    """The text of UTF-8. Raises ValueError with the place of an invalid byte."""
+    """The text, without a byte order mark. Raises ValueError for too many bytes, or with the place of a wrong one."""
     if len(content) > max_bytes:
         raise ValueError(f"{name}: over {max_bytes:,} bytes: shorten it")
     try:
-        return content.decode("utf-8-sig")
+        return content.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error
 
@@ -146,7 +146,7 @@ def join_prompt(prompt: str | None, appended: str | None) -> str:
 
 
 def read_text(file: str) -> str:
-    """The text of a UTF-8 file, or with - of standard input. Raises ValueError with the place of an invalid byte."""
+    """The text of a UTF-8 file, or of standard input if it is -. Raises ValueError for what `_decoded` refuses."""
     if file == STDIN:
         content, name = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "standard input"
     else:

@@ -59,7 +59,7 @@ class Project:
         return file.relative_to(self.root) if file.is_relative_to(self.root) else file
 
     def files(self, path: str) -> dict[str, Path]:
-        """The files of a folder that DVC does not ignore, by relative path; those of a file are itself, by ""."""
+        """The files of a folder that DVC does not ignore, by relative path; of a file {"": file}."""
         from dvc.fs import localfs
 
         place = self.root / path

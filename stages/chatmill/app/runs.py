@@ -60,6 +60,7 @@ def list_states(folder: Path, most: int) -> list[State]:
 
 
 def _references(folder: Path, most: int) -> list[Reference]:
+    """The branches, and the latest `most` experiments, refs/exps/AB/CDEF…/NAME by their baseline's hash."""
     listing = run_git(folder, ["for-each-ref", "--sort=-committerdate", f"--format={FORMAT}", BRANCHES, EXPERIMENTS])
     found, experiments = [], 0
     for line in listing.decode("utf-8", "surrogateescape").splitlines():
@@ -67,10 +68,10 @@ def _references(folder: Path, most: int) -> list[Reference]:
         if name.startswith(BRANCHES):
             found.append(Reference(rev, name.removeprefix(BRANCHES), None))
             continue
-        first, second, *rest = name.removeprefix(EXPERIMENTS).split("/", 2)
-        if first not in INTERNAL and rest and experiments < most:
+        parts = name.removeprefix(EXPERIMENTS).split("/", 2)
+        if len(parts) == 3 and parts[0] not in INTERNAL and experiments < most:
             experiments += 1
-            found.append(Reference(rev, rest[0], first + second))
+            found.append(Reference(rev, parts[2], parts[0] + parts[1]))
     return found
 
 

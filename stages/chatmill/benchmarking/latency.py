@@ -34,7 +34,7 @@ from chatmill.pipeline.progress import log, progress
 TRIALS = 5  # the median counts
 TRIAL_BYTES = 100_000_000  # read in a trial; a smaller buffer is read repeatedly
 ROWS, WIDTH, NUM_MATMULS = 1024, 512, 8  # a trial multiplies (ROWS, WIDTH) by (WIDTH, WIDTH) NUM_MATMULS times
-# They read rows of tables.
+# They read rows of tables; Reshape passes a table on to one that does.
 LOOKUP_OPS = {"Gather", "GatherBlockQuantized", "GroupQueryAttention", "Reshape", "RotaryEmbedding"}
 
 

@@ -53,7 +53,7 @@ class Digests(NamedTuple):
 
     splits: NDArray[np.uint8]  # (n,)
     sizes: NDArray[np.uint32]  # (n,) of the texts
-    lines: NDArray[np.uint64]  # (n,) sizes of the lines
+    line_sizes: NDArray[np.uint64]  # (n,) bytes
     exact: NDArray[np.void]  # (n,)
     question: NDArray[np.void]  # (n,)
     near: NDArray[np.void]  # (k,) of other keys, as many as the texts give
@@ -158,7 +158,7 @@ def find_duplicates(
     """Write files about the records: `states` (uint8), `sizes` (uint32, bytes of text), `positions` (uint64).
 
     The state of a record is the number of its split, or why it is dropped (chatmill.datasets.split). Positions are the
-    byte at which each record begins, where the files of all chunks follow each other, and in the end that after all.
+    byte at which each record begins in all files, one after another, and at the end the size of all.
     """
     # Read the records once; their keys go to the shards.
     total = sum(chunk.end - chunk.start for chunk in chunks)
@@ -168,8 +168,8 @@ def find_duplicates(
     for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
         _append(folder / "states", digests.splits)
         _append(folder / "sizes", digests.sizes)
-        _append(folder / "positions", position + np.cumsum(digests.lines) - digests.lines)
-        position += int(digests.lines.sum())
+        _append(folder / "positions", position + np.cumsum(digests.line_sizes) - digests.line_sizes)
+        position += int(digests.line_sizes.sum())
         for kind in shards:
             keys = getattr(digests, kind)
             keys["record"] += count

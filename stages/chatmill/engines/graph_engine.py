@@ -254,12 +254,17 @@ class GraphEngine:
         return {cache.past: self._session.zeros(cache.type, cache.empty_shape) for cache in self._graph.caches}
 
     def _read(self, ids: Sequence[int], *, all_logits: bool) -> np.ndarray:
-        """Logits (T, V) of all positions, or of the last ones; where a run fails, the state stays as it was."""
+        """Logits (T, V) of all ids that are not in the past yet; or those of the last run, whose last row counts.
+
+        Where a run fails, the state stays as it was.
+        """
         sequence, cached, logits = [*self._ids, *ids], self._cached, []
         past: NamedArrays | None = self._past
         while cached < len(sequence):
             if past is None:
-                raise ValueError(f"{self._session.file}: it reads {cached} tokens at once and returns no past for more")
+                raise ValueError(
+                    f"{self._session.file}: it reads at most {cached} tokens at once, and returns no past to go on from"
+                )
             count = self._max_run_tokens(cached) or len(sequence)
             chunk = sequence[cached : cached + count]
             run = RunInput(chunk, cached, self._graph.time or len(chunk), len(chunk) if all_logits else 1)

@@ -184,6 +184,7 @@ class SharedCaches:
         return step.logits[:, 0].copy()
 
     def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+        """Read ids into a row after `past` tokens: logits (keep, V) of the last."""
         binding = self._readers.get(row) or self._readers.setdefault(row, self._new_binding(range(row, row + 1)))
         total = past + len(ids)
         _bind_inputs(

@@ -76,7 +76,7 @@ def share(outcomes: Sequence[float]) -> Estimate:
 
 
 def pooled_share(outcomes: Sequence[np.ndarray]) -> Estimate:
-    """The share of true outcomes, given those of each conversation, which depend on each other."""
+    """The share of true outcomes: an array for each conversation, as outcomes within one depend on each other."""
     successes, sizes = np.array([(one.sum(), len(one)) for one in outcomes], float).reshape(-1, 2).T
     n = int(sizes.sum())
     return Estimate(float(successes.sum()) / n if n else None, bootstrap(successes, sizes), n)

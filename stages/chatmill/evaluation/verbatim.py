@@ -106,7 +106,7 @@ def sampled_share(train: Path) -> float:
 
 
 def sampled_answers(train: Path) -> Iterator[str]:
-    """The answers and documents in a training file, or in a sample of its records by hash."""
+    """The answers and documents of a training file; of one above MAX_TRAIN_BYTES, of a sample by the hash of texts."""
     limit = sampled_share(train) * 2**64
     for record in read_records(train):
         if text_hash(record.text) >= limit:

@@ -117,21 +117,21 @@ def finish_folder(out: Path, entry: dict[str, Any], fingerprint: str) -> None:
 
 
 def read_source(folder: Path) -> Source:
-    """Read a model's folder; its weights are checked and mapped, not read."""
+    """Read a model's folder; its weights are mapped into memory. Raises UnsupportedModel or ValueError."""
     check_manifest(folder)
     file = folder / CONFIG
     own = read_json(file) if file.is_file() else None
     if isinstance(own, dict) and own.get("model_type") == OWN_MODEL_TYPE:
-        architecture(read_config(own))  # raises
+        architecture(read_config(own))  # refuses a model with chunks, before its weights are read
     model, content = load_chat_model(folder, torch.device("meta"))
     weights = read_weights(weight_files(folder))
     names = list(model.state_dict())
     if missing := next((name for name in names if name not in weights), None):
-        raise ValueError(f"{folder}: its weights have no {missing}, but another name: save them by save_pretrained")
+        raise ValueError(f"{folder}: it has {missing} under another name: save the model by save_pretrained")
     tokenizer, metadata = load_tokenizer(folder), read_model_metadata(folder)
     expected = (content.get("chatmill") or {}).get("fingerprint", tokenizer.fingerprint)
     if tokenizer.fingerprint != expected:
-        raise ValueError(f"{folder}: its tokenizer is not the one the model was trained with: make the folder anew")
+        raise ValueError(f"{folder}: its tokenizer is not the one the model was trained with: make this folder again")
     template = _template(content, tokenizer, metadata)
     return Source(model.config, content, {name: weights[name] for name in names}, tokenizer, metadata, template)
 

@@ -84,11 +84,11 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The program with a step in each body that may be run many times, and its joined texts measured."""
+        """The program, in which each body that may run many times counts a step, and each `~` checks its length."""
         tree = super()._parse(source, name, filename)
         for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
             cast(nodes.For, block).body.insert(0, nodes.ExprStmt(_call(_STEP, [], block.lineno), lineno=block.lineno))
-        _replace_joins(tree)
+        _replace_concats(tree)
         tree.set_environment(self)
         return tree
 
@@ -129,16 +129,16 @@ def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
     return nodes.Call(nodes.Name(name, "load", lineno=line), arguments, [], None, None, lineno=line)
 
 
-def _replace_joins(node: nodes.Node) -> None:
+def _replace_concats(node: nodes.Node) -> None:
     """Call a function of ours in place of each `~`."""
     for field, value in node.iter_fields():
-        changed = [_joined(child) for child in value] if isinstance(value, list) else _joined(value)
+        changed = [_without_concat(child) for child in value] if isinstance(value, list) else _without_concat(value)
         setattr(node, field, changed)
     for child in node.iter_child_nodes():
-        _replace_joins(child)
+        _replace_concats(child)
 
 
-def _joined(value: Any) -> Any:
+def _without_concat(value: Any) -> Any:
     return _call(_JOIN, value.nodes, value.lineno) if isinstance(value, nodes.Concat) else value
 
 

@@ -287,7 +287,7 @@ def load_chat_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[s
 def model_from_weights(config: ModelConfig, weights: Weights, device: torch.device, path: Path) -> ChatModel:
     """A model with these weights, under our names or those of a wrapper, on the device.
 
-    On the CPU the weights become float32, elsewhere they keep their dtype. `weights` is emptied.
+    On the CPU the weights become float32; elsewhere most keep their dtype. `weights` is emptied.
     """
     named = _with_own_names(weights, path)
     if config.num_hidden_layers > len(named):

@@ -84,7 +84,7 @@ def latency_chart(title: str, key: str, measured: list[Latency], limit: float | 
 
 
 def latency_table(measured: list[Latency]) -> Html:
-    """The values of the charts, and of the first token without a cache."""
+    """The values of the charts, and the time to the first token without a cache, which they leave out."""
     rows = (
         (
             f"{engine}, {mode}",

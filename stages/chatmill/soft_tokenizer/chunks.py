@@ -198,7 +198,7 @@ class ChunkedDecoder(nn.Module):
         *,
         last_only: bool,
     ) -> tuple[Tensor, RouterOutput]:
-        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `auxiliary_loss` takes."""
+        """ids (B, T), table (V, C) -> (B, T, C), or (B, 1, C) of the last position; and what `auxiliary_loss` takes."""
         window = SlidingWindow(self.chunking.window, len(ids), rotary, mask, cache.outer if cache else None)
         key, average = cache.last_router_state() if cache and cache.length else (None, None)
         routed, keys = self._route(ids, table, window, mask, cache, key)
@@ -213,7 +213,7 @@ class ChunkedDecoder(nn.Module):
         if cache:
             cache.append_router_state(keys, spread)
         confidence = torch.where(starts, p, 1 - p)[..., None]
-        confidence = confidence + (1 - confidence).detach()  # equals one, but passes a gradient to the router
+        confidence = confidence + (1 - confidence).detach()  # equals one, but passes a gradient to p
         x = window.run(self.after, confidence.to(x.dtype) * spread + self.residual(x))
         x = self.out(self.last_norm(x[:, -1:] if last_only else x)).to(x.dtype)
         return self.norm(x), routed

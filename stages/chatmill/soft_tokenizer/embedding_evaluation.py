@@ -140,7 +140,7 @@ def make_byte_embedding(encoder: ByteEncoder, vocabulary: Vocabulary, table: Ten
 
 
 def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
-    """Let the model make its rows from bytes at each call, so that they can be trained."""
+    """Replace the embedding, and a head of its own, by rows computed from bytes at each call, to be trained."""
     if model.config.tie_word_embeddings:
         model.model.embed_tokens = embedding
     else:

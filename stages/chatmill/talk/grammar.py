@@ -129,6 +129,7 @@ class Speaker:
     drawable: frozenset[str] | None = None
 
     def say(self, node: Node) -> str:
+        """The text of a node; words of slots that are not bound are drawn, and stay in `said`."""
         match node:
             case Text():
                 return node.text

@@ -334,7 +334,7 @@ class ModelTeacher:
 
     @torch.inference_mode()
     def _probabilities(self, ids: Integers, batch: list[Window]) -> Floats:
-        """(R, V) float32 of the tokens that the windows predict, one after another."""
+        """(R, V) float32: for each token to predict, the probabilities of all; nats and bytes of text are counted."""
         read = [torch.from_numpy(ids[window.start : window.end - 1]) for window in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
             logits = self.model(pad_sequence(read, batch_first=True).to(self.device))

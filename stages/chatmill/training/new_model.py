@@ -131,7 +131,7 @@ def start_from_bigrams(model: ChatModel, bigrams: Bigrams, seed: int, precision:
 def _backward(
     table: Tensor, head: Tensor, contexts: Tensor, targets: Tensor, eps: float, precision: Precision
 ) -> float:
-    """Add to the gradients of (V, C) embedding and head what some of a step's contexts say; return their nats."""
+    """Add to the gradients of embedding and head (V, C) those of contexts (X,) and targets (X, V); return the nats."""
     with autocast(table.device.type, precision):
         logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=eps), head)
     nats = -(targets * logits.float().log_softmax(1)).sum()

@@ -110,7 +110,7 @@ def _truncate(
     heads = find_heads(split, starts, lengths, template, special, kinds)
     for i in np.flatnonzero(truncated):
         span = slice(starts[i], starts[i] + lengths[i])
-        begin, end = _end_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
+        begin, end = _last_span_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
     return ConversationSpans(starts, lengths, truncated | later, documents, heads, rejected)
 
@@ -132,12 +132,12 @@ def _divide_documents(
     return starts + skipped, ends - skipped, documents, later
 
 
-def _end_that_fits(
+def _last_span_that_fits(
     ids: np.ndarray, loss: np.ndarray, room: int, template: TemplateName, special: Mapping[str, int]
 ) -> tuple[int, int]:
     """The longest span of at most `room` tokens that begins with a message and ends with the last trained token.
 
-    If the last message alone is longer, the span has its last tokens.
+    With markers it begins after an answer. If no message fits, the span is the last `room` tokens.
     """
     end = int(np.flatnonzero(loss == LossKind.TRAINED)[-1]) + 1
     if template == "chatml":
@@ -145,7 +145,7 @@ def _end_that_fits(
     else:
         messages = np.flatnonzero(ids == special[IM_END]) + 1
     fitting = messages[(messages >= end - room) & (messages < end)]
-    return (int(fitting[0]) if len(fitting) else max(1, end - room)), end
+    return (int(fitting[0]) if len(fitting) else max(1, end - room)), end  # without <|bos|>, which is added again
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from chatmill.training.train_parameters import Precision, TrainParameters
 UNTRAINED = -1  # in the place of a target whose loss is not computed
 MAX_MASKED_ROW = 1024  # tokens; in longer rows, masked pairs take more time and memory than compiled attention saves
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
-_TOKENS_PER_ANSWER = 16  # and message, nearly always more
+_TOKENS_PER_ANSWER = 16  # with its question, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
 
 
@@ -57,9 +57,10 @@ def takes_segments(model: ChatModel, device: torch.device, precision: Precision)
 
 
 def find_answers(loss: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(B, T) LossKind of targets -> the fields of Answers: runs of trained targets after a prompt, so not documents.
+    """(B, T) LossKind of targets -> the fields of Answers: where answers begin, and which one each target belongs to.
 
-    The number of answers is filled up, mostly to the same one, so that few shapes are compiled.
+    An answer is a run of trained targets after a prompt; a document is none. The places are filled up with zeros, as
+    few shapes are then compiled.
     """
     before = np.roll(loss, 1, axis=1)
     before[:, :1] = LossKind.IGNORED

@@ -111,15 +111,15 @@ class CurveFile:
 
 def curve_line(
     step: int,
-    sums: LossTotals,
+    since_last: LossTotals,
     held_out: LossTotals,
     learning_rate: float,
     gradient_norm: float | None,
-    by_source: Sequence[LossTotals] = (),
+    held_out_by_source: Sequence[LossTotals] = (),
 ) -> str:
-    """One line of train.tsv; values that were not measured are empty."""
-    numbers = [sums.loss, sums.bits_per_byte, held_out.bits_per_byte, learning_rate, gradient_norm]
-    numbers += [of_source.bits_per_byte for of_source in by_source]
+    """One line of train.tsv: the losses of training since the line before, and those of validation, if measured."""
+    numbers = [since_last.loss, since_last.bits_per_byte, held_out.bits_per_byte, learning_rate, gradient_norm]
+    numbers += [of_source.bits_per_byte for of_source in held_out_by_source]
     return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
 
 

@@ -125,13 +125,13 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
         (["one", "two", "-p", " "], "a prompt is empty: pass some text after -p"),
         (["one", "two", "-p", "x", "--max-tokens", "0"], "--max-tokens: expected 1 or more, got 0"),
         (["one", "two", "-p", "x", "--temperature", "-1"], "temperature: expected 0 or more, got -1.0"),
-        (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "two", "--prompt-file", "bad.txt"], "bad.txt: not UTF-8 at byte 5"),
         (["one", "two", "--prompt-file", "/dev/zero"], "/dev/zero: over 16,000,000 bytes: shorten it"),
         (
             ["one", "two", "--prompt-file", "/dev/null"],
             "a prompt is empty: pass some text after -p or in --prompt-file",
         ),
-        (["one", "two", "--prompt-list", "bad.txt"], "bad.txt: not UTF-8 at byte 2"),
+        (["one", "two", "--prompt-list", "bad.txt"], "bad.txt: not UTF-8 at byte 5"),
         (["one", "two", "--data", "bad.txt", "--prompt-list", "bad.txt"], "expected either --data, or prompts"),
         (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
         (["one", "two", "-p", "x"], "one: no such file or folder, and no experiment, branch, tag or commit either"),
@@ -140,7 +140,7 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    Path("bad.txt").write_bytes(b"ab\xff")
+    Path("bad.txt").write_bytes(b"\xef\xbb\xbfab\xff")
     code, out, err = run(capsys, *arguments)
     assert err.startswith(f"chatmill: {message}")
     assert (code, out, err.count("\n")) == (1, "", 1)

@@ -100,6 +100,7 @@ def test_a_name_is_text_wherever_it_stands(model):
         (r"(?i:'s|k)", "(?:'[sSſ]|[kK\u212a])"),
         (r"\s++$", r"(?=(?<p0>\p{White_Space}+))\k<p0>(?![\s\S])"),
         (r"[^\s\p{L}]?+.", r"(?=(?<p0>[^\p{White_Space}\p{L}]?))\k<p0>[^\n]"),
+        (r"[\[\]&]+", r"[\x5b\x5d&]+"),
         (r"\p{Han}{1,3}|\P{N}\-", r"\p{Script=Han}{1,3}|\P{N}\x2d"),
     ],
 )

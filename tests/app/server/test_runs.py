@@ -26,6 +26,7 @@ def repository(tmp_path_factory):
     made.commit()
     made.measure(1.5, tokenizer="byte", milliseconds=0.5)
     made.experiment("late")
+    made.git("update-ref", "refs/exps/stash", "HEAD")  # as DVC does while it starts an experiment
     made.measure(3.0)
     made.branch(HOSTILE)
     made.write("data/metrics/summary.json", '{"bits')

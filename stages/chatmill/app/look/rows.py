@@ -349,15 +349,16 @@ def _text_column(values: Values) -> list[Guess]:
 
 
 def _name_format(guess: Guess, values: Values, *, json: bool) -> None:
-    columns = dict(guess.columns.items() - _OPTIONAL)
+    """Name the format that reads the same columns, in place of a mapping; else leave out what is usual in one."""
     if guess.roles or guess.first or guess.turn_separator:
         return
-    fits = [name for name, known in NAMED.items() if columns.items() == known.items() - _OPTIONAL]
-    if columns == _PAIR and not {*guess.columns} - {*columns} and "messages" not in values:
-        fits = ["messages"]
-    if json and fits and (fits[0] in ("messages", "sharegpt") or columns == guess.columns):
-        guess.format, guess.columns = fits[0], {}
-    elif guess.columns.get("role") == "role":
-        del guess.columns["role"]
-    if guess.columns.get("content") == "content":
-        del guess.columns["content"]
+    required = dict(guess.columns.items() - _OPTIONAL)
+    formats = [name for name, known in NAMED.items() if required.items() == known.items() - _OPTIONAL]
+    if guess.columns == _PAIR and "messages" not in values:
+        formats = ["messages"]
+    if json and formats and (formats[0] in ("messages", "sharegpt") or required == guess.columns):
+        guess.format, guess.columns = formats[0], {}
+        return
+    for name in ("role", "content"):
+        if guess.columns.get(name) == name:
+            del guess.columns[name]

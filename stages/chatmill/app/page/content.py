@@ -128,9 +128,9 @@ class _Translation:
             self._place += 1
             if text == "]":
                 return "".join(parts) + "]"
-            if "[" in text or text == "&" == parts[-1]:
-                raise UntranslatedPatternError("a set inside a set")
-            if kind in ("group", "quantifier"):
+            if text == "[" or text == "&" == parts[-1]:
+                raise UntranslatedPatternError("a set inside a set, or what two sets share")
+            if kind in ("group", "quantifier"):  # in a set, these are letters
                 parts += [f"\\x{ord(letter):02x}" if letter in "()?{}" else letter for letter in text]
             elif kind == "literal":
                 if text == "-" and self._ignore_case:

@@ -57,8 +57,9 @@ def new_answers(
     """`n` answers to each prompt, with seeds that count up. Raises ApiError if they are more than the model takes."""
     count, most = n * len(prompts), model.scheduler.max_jobs
     if count > most:
-        message = f"n: {count} answers: expected at most {most}, which this server runs and queues"
-        raise ApiError(400, message, param="n" if n > 1 else "prompt", code="invalid_value")
+        param = "n" if n > 1 else "prompt"
+        message = f"{param}: {count} answers: expected at most {most}, as many as this server runs and queues"
+        raise ApiError(400, message, param=param, code="invalid_value")
     answers = []
     for index in range(count):
         prompt, seed = prompts[index // n], (config.sampling.seed + index) % (1 << 64)

@@ -72,9 +72,9 @@ class Runs:
             self._files, rows = await asyncio.to_thread(_read_rows, self._folder)
             self._rows = {run["name"]: run for run in rows[:MAX_RUNS]}
             if len(rows) > MAX_RUNS:
-                notes.append(f"{len(rows) - MAX_RUNS:,} older runs are not shown: at most {MAX_RUNS} are listed.")
+                notes.append(f"Older runs are not shown: at most {MAX_RUNS} are listed.")
         except ValueError as error:
-            problem = str(error)  # the runs of the listing before remain
+            problem = str(error)  # the runs listed before stay
         shown = [run for run in self._rows.values() if not run["is_copy"]]
         return {"runs": shown, "problem": problem, "notes": notes, "read": time()}
 

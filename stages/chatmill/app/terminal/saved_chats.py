@@ -92,7 +92,7 @@ def create_file(name: str) -> Path:
 
 
 def read_chat(file: Path, number: int) -> Conversation:
-    """Conversation `number`, from 1, of a file that commands read. Raises ValueError with the place if it is none."""
+    """Conversation `number`, from 1, of a file. Raises ValueError with the place of what is no conversation."""
     try:
         from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
     except ModuleNotFoundError as error:  # where only the packages for a chat are installed

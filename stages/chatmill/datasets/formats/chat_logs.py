@@ -150,8 +150,10 @@ _NO_TEXT = re.compile(
     r"(?:Waiting for this message|Messages and calls are end-to-end encrypted)\..*",
     re.DOTALL,
 )
-_CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
-_MARK = re.compile(r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z")  # edited, or a file omitted
+_FILE_ABOVE_CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
+_END_MARK = re.compile(
+    r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z"
+)  # edited, or a file omitted
 _DELETED = re.compile(
     r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
     r"wurde gelöscht|Eliminaste este mensaje|Se eliminó este mensaje|Vous avez supprimé ce message|Ce message a été "
@@ -200,8 +202,9 @@ def _time(stamp: re.Match[str], order: tuple[int, int, int]) -> datetime:
 
 def _said(place: str, time: datetime, text: str) -> Line:
     name, colon, said = text.partition(": ")
-    said = _CAPTION.sub("", said, count=1)
-    said = said if _NO_TEXT.fullmatch(said) or not (mark := _MARK.search(said)) else said[: mark.start()].rstrip()
+    said = _FILE_ABOVE_CAPTION.sub("", said, count=1)
+    if (mark := _END_MARK.search(said)) and not _NO_TEXT.fullmatch(said):
+        said = said[: mark.start()].rstrip()
     if not colon or '"' in name or "\n" in name:
         return Line(place, time, "", text, "notice")
     kind = (

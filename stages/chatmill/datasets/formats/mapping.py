@@ -245,6 +245,7 @@ def _call(call: Any) -> str:
 
 
 def tool_names(tools: Any) -> list[str]:
+    """The names of tools declared as OpenAI does, in a list or its JSON. Raises UnusableRowError for others."""
     if isinstance(tools, str):
         tools = parse_json(tools, "tools") if tools.strip() else []
     if not tools:

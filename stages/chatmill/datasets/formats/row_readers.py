@@ -89,7 +89,7 @@ _UNQUOTED = "a cell that begins with a quotation mark does not end with one, or 
 
 
 def lines(file: Path) -> Iterator[RawRow | Reject]:
-    """The lines of a file, without their ends, which are LF or CRLF."""
+    """The lines of a file, without LF or CRLF; a reject for each that is too long or not UTF-8."""
     with open_decompressed(file) as stream:
         number, offset = 0, 0
         while line := stream.readline(MAX_ROW_BYTES):

@@ -175,18 +175,19 @@ class Talk:
         return text
 
     def tell(self, fact: Fact) -> None:
+        """Add that the user tells a fact; one told before is corrected by other words, if there are any."""
         opening, said = "", dict(self._told)
         if fact.name in self._told_at:
             opening = self._random.choice(self._persona.again)
-            if not (changed := self._other_words(fact)):
+            if not (changed := self._corrected_words(fact)):
                 return
             said |= changed
-        self._speaker.said = said
+        self._speaker.said = said  # to which the words are added that are drawn
         self.add(fact.tell, fact.tell.known, opening=opening)
         self._told |= {key: word for key, word in said.items() if key in fact.slots}
         self._told_at[fact.name] = self.length
 
-    def _other_words(self, fact: Fact) -> dict[str, Word]:
+    def _corrected_words(self, fact: Fact) -> dict[str, Word]:
         result = dict[str, Word]()
         for key in sorted(fact.slots & self._told.keys()):
             words, told = self._persona.words[key.partition(".")[0]], [*self._told.values(), *result.values()]

@@ -140,10 +140,10 @@ def _seconds(date: str) -> float:
 
 
 def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
-    """The trees or conversations whose messages are rows (`TableMapping.nested`), or else the rows themselves.
+    """Join rows that are messages into trees or conversations (`TableMapping.nested`); other rows stay as they are.
 
     A tree is its first message, with all replies nested. Memory holds all rows, or with `columns.tree` those of one
-    tree. A message to which no first one leads is a reject.
+    tree. A message whose parents lead to no first message is a reject.
     """
     if columns.parent is None and columns.conversation is None:
         yield from rows

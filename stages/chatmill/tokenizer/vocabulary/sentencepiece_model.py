@@ -92,7 +92,10 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
 
 
 def from_written_model(model: ModelProto) -> Vocabulary:
-    """The vocabulary of a model in a file. Raises ValueError if it is damaged or not supported."""
+    """The vocabulary of a model in a file; U+2581 is a space in those of other programs.
+
+    Raises ValueError if it is damaged or not supported.
+    """
     vocabulary = from_model_proto(model)
     if vocabulary.steps is not None or vocabulary.has_unused_names:
         return vocabulary

@@ -94,14 +94,19 @@ def _kind(model: dict[str, Any]) -> str:
 def _sentencepiece(
     content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
 ) -> Vocabulary:
+    """The vocabulary of a Unigram model, which has `scores`, or of a BPE with merges, as SentencePiece's are written.
+
+    It keeps its steps, unless they are those that chatmill writes.
+    """
     _check_sentencepiece(content, ids, scores)
-    steps, exact = None, [] if scores is None or scores == list(map(float32, scores)) else scores
+    steps = None
+    inexact = scores if scores is not None and scores != list(map(float32, scores)) else []
     entries = _entries(ids, sentencepiece_entry, content)
     scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
-    if exact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
-        steps = from_tokenizers_json(content, exact)
+    if inexact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
+        steps = from_tokenizers_json(content, inexact)
     elif not any(token.startswith(UNUSED_PREFIX.encode()) for token, _ in entries.values()):
-        steps = from_tokenizers_json(content)  # another program's, which takes U+2581 for a space
+        steps = from_tokenizers_json(content)  # only chatmill writes such names; others take U+2581 for a space
     special = _special_handling(content)
     if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN
