@@ -29,7 +29,7 @@ def fixed_side(group: str) -> SplitName | None:
 
 
 def _without_side(group: str) -> str:
-    return group.removeprefix(f"{fixed_side(group)}/")
+    return group.partition("/")[2] if fixed_side(group) else group
 
 
 def on_side(group: str, side: SplitName) -> str:

@@ -6,7 +6,7 @@ Shapes: V vocabulary.
 import codecs
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, log
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 LIKELY = 0.001  # relative to the likeliest token; few tokens are above it, and have nearly all of the probability
+LOG_LIKELY = log(LIKELY)
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # the smallest probability that is not 0
 MAX_PENALTY = 1000  # beyond it, logits overflow float32
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30  # temperatures are clipped to them, as float32 overflows beyond
@@ -65,7 +66,10 @@ class Sampler:
         self._random = np.random.default_rng(sampling.seed)
 
     def sample(self, logits: np.ndarray, generated_ids: Sequence[int] = (), likeliest: int | None = None) -> int:
-        """The next id, from logits (V,) and the ids of the reply so far; `likeliest` is the argmax, if it is known."""
+        """The next id, from logits (V,) and the ids of the reply so far; `likeliest` is the argmax, where it is known.
+
+        Raises ValueError where the largest logit is not finite.
+        """
         sampling = self.sampling
         if sampling.repetition_penalty != 1:
             logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None
@@ -84,34 +88,70 @@ class Sampler:
         if sampling.temperature == 0:
             return likeliest
         if sampling.top_k or sampling.top_p < 1 or sampling.min_p:
-            ids, weights = self.candidates(logits, largest)
-            return int(ids[self._draw(weights)])
-        return self._draw(self._weights(logits, largest))
+            return self._draw(*self.candidates(logits, largest))
+        return self._draw_of_all(self.weights(logits, largest))
 
-    def candidates(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray]:
-        """The ids that top_k, top_p and min_p leave, likeliest first, and their weights."""
-        top_k, top_p, min_p = self.sampling.top_k, self.sampling.top_p, self.sampling.min_p
-        weights = self._weights(logits, largest)
-        total, ids = weights.sum(), (weights >= LIKELY).nonzero()[0]  # so that not all need to be sorted
-        if len(ids) < (count := min(top_k, len(weights))):
-            ids = (weights >= np.partition(weights, -count)[-count]).nonzero()[0]
-        elif not top_k and min_p < LIKELY and weights[ids].sum() < top_p * total:
-            ids = weights.nonzero()[0]
-        order = ids[np.argsort(-weights[ids], kind="stable")][: top_k or None]
-        ordered = weights[order].astype(np.float64)
-        before = ordered.cumsum() - ordered
-        kept = (before < top_p * (ordered.sum() if top_k else total)) & (ordered >= max(min_p, SMALLEST_FLOAT32))
-        return order[kept], ordered[kept]
-
-    def _weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
+    def weights(self, logits: np.ndarray, largest: float) -> np.ndarray:
         """Probabilities relative to that of the `largest` logit."""
         scaled = logits - largest
         scaled /= np.float32(self._temperature)
         return np.exp(scaled, out=scaled)
 
-    def _draw(self, weights: np.ndarray) -> int:
+    def candidates(self, logits: np.ndarray, largest: float) -> tuple[list[int], list[float]]:
+        """The ids that top_k, top_p and min_p leave, likeliest first, and their weights."""
+        sampling = self.sampling
+        if sampling.top_k:
+            ids = self._first(logits, largest)
+            weights = self.weights(logits[ids], largest)
+        else:
+            ids, weights, total = self._likely(logits, largest)
+        order = np.argsort(-weights, kind="stable")[: sampling.top_k or None]
+        ordered = weights[order].tolist()
+        limit = sampling.top_p * (sum(ordered) if sampling.top_k else total)
+        count, before = 0, 0.0
+        while count < len(ordered) and before < limit and ordered[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
+            before += ordered[count]
+            count += 1
+        return ids[order[:count]].tolist(), ordered[:count]
+
+    def _first(self, logits: np.ndarray, largest: float) -> np.ndarray:
+        """The top_k likeliest ids, and maybe a few more, so that not all need to be sorted."""
+        ids = (logits >= largest + self._temperature * LOG_LIKELY).nonzero()[0]
+        if len(ids) < (count := min(self.sampling.top_k, len(logits))):
+            ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
+        return ids
+
+    def _likely(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray, float]:
+        """The likeliest ids, as many as top_p or min_p needs; their weights, and the sum of all weights."""
+        weights = self.weights(logits, largest)
+        total = weights.sum()
+        ids = (weights >= LIKELY).nonzero()[0]
+        likely = weights[ids]
+        if self.sampling.min_p < LIKELY and likely.sum() < self.sampling.top_p * total:
+            ids = weights.nonzero()[0]
+            likely = weights[ids]
+        return ids, likely, float(total)
+
+    def _draw(self, ids: list[int], weights: list[float]) -> int:
+        """One of a few ids, drawn by weight; a loop over Python floats is faster here than NumPy."""
+        point = self._random.random() * sum(weights)
+        for i, weight in zip(ids, weights, strict=True):
+            point -= weight
+            if point < 0:
+                return i
+        return ids[0]  # where rounding left a remainder
+
+    def _draw_of_all(self, weights: np.ndarray) -> int:
+        """An id, drawn by weight; the few likely ones are tried first, as it is mostly one of them."""
+        point = self._random.random() * float(weights.sum())
+        ids = (weights >= LIKELY).nonzero()[0]
+        for i, weight in zip(ids.tolist(), weights[ids].tolist(), strict=True):
+            point -= weight
+            if point < 0:
+                return i
+        weights[ids] = 0
         sums = weights.cumsum(dtype=np.float64)
-        return int(sums.searchsorted(self._random.random() * sums[-1], side="right"))
+        return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounding
 
 
 def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], penalty: float) -> np.ndarray:
@@ -152,8 +192,12 @@ def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLog
     num_logprobs = min(num_logprobs, len(scaled))
     likeliest: list[int] = np.argpartition(-scaled, num_logprobs - 1)[:num_logprobs].tolist() if num_logprobs else []
     pairs = sorted(((i, float(scaled[i])) for i in likeliest), key=lambda pair: (-pair[1], pair[0]))
-    clamped = [(i, max(value, MIN_LOGPROB)) for i, value in pairs]
-    return TokenLogprob(token, max(float(scaled[token]), MIN_LOGPROB), clamped)
+    return TokenLogprob(token, clamp_logprob(float(scaled[token])), [(i, clamp_logprob(value)) for i, value in pairs])
+
+
+def clamp_logprob(value: float) -> float:
+    """The value, or MIN_LOGPROB if it is less, as -inf is."""
+    return max(value, MIN_LOGPROB)
 
 
 # The generation loop. It knows token ids only.
@@ -302,6 +346,7 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> bool:
+        """Whether a stop text was found."""
         return self._stop.matched
 
     def push(self, token: int) -> str:
@@ -326,6 +371,7 @@ class IncrementalDetokenizer:
 
     @property
     def message(self) -> Message:
+        """The reply as a message, once it is finished."""
         return Message("assistant", tuple(self.parts))
 
     def _add_text(self, text: str, final: bool = False) -> str:

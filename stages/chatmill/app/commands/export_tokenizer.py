@@ -43,12 +43,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    vocabulary = original = read_vocabulary(options.tokenizer)
-    if options.add_chat_tokens:
-        vocabulary = add_special_tokens(vocabulary, [])
-        check_vocabulary(vocabulary)
-    texts = read_texts(options.check) if options.check else []
     with arguments.new_output(options.out) as place, TemporaryDirectory() as folder:
+        vocabulary = original = read_vocabulary(options.tokenizer)
+        if options.add_chat_tokens:
+            vocabulary = add_special_tokens(vocabulary, [])
+            check_vocabulary(vocabulary)
+        texts = read_texts(options.check) if options.check else []
         write_folder(vocabulary, Path(folder, "source"))
         written = export_all(options.formats, Path(folder, "source"), vocabulary, place)
     for format, entry in written.items():

@@ -251,9 +251,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     is_pack = (options.out / SUMS).is_file() and (options.out / CARD).is_file()
-    if options.force and options.out.exists() and not is_pack:
+    if options.out.exists() and not options.force:
+        raise ValueError(f"{options.out}: already exists: name a new folder, or pass --force")
+    if options.out.exists() and not is_pack:
         raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
-    with arguments.new_output(options.out, replaces=options.force) as place:
+    with arguments.new_output(options.out, replaces=True) as place:
         packed, missing = pack(options.data, place, options.name)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {size / 1e6:,.1f} MB: transformers, {', '.join(packed)}")

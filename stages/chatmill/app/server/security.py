@@ -174,6 +174,8 @@ class SecurityMiddleware:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                if "etag" in headers:  # a page, script or style: a browser asks whether it has changed
+                    headers.setdefault("Cache-Control", "no-cache")
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)

@@ -40,17 +40,19 @@ def plural(number: int, noun: str) -> str:
 
 # Text without control characters.
 
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_DIRECTIONS = re.compile(r"[\u202a-\u202e\u2066-\u2069]")  # of text; in columns they would mix up what is beside it
 
 
 def printable(text: str) -> str:
     """Replace control characters and separators other than tabs and newlines by symbols, which a terminal ignores."""
 
-    def mark(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+    return _CONTROLS.sub(_mark, text)
 
-    return _CONTROLS.sub(mark, text)
+
+def _mark(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
 
 
 # Breaks the lines of a streamed text between words.
@@ -121,7 +123,7 @@ def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterat
 
 def wrap_text(text: str, width: int) -> list[str]:
     """The lines of a text, none wider than `width`; control characters other than newlines are shown as symbols."""
-    lines = printable(text).split("\n")
+    lines = _DIRECTIONS.sub(_mark, printable(text)).split("\n")
     return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
 
 

@@ -198,6 +198,8 @@ class _Fastokens(_Tiktoken):
         slow = super().encode
 
         def fast() -> list[Array]:
+            if not texts:
+                return []
             ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
             return np.split(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)[1:-1])
 
@@ -244,7 +246,9 @@ class _Metaspace(Backend):
         self._metaspace_ids = np.array([fallback[byte] for byte in METASPACE.encode()])
         if sentencepiece_unsupported_reason(vocabulary) is None:
             processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
-            self._encode_plain: Callable[[list[str]], list[Array]] = partial(processor.encode, return_type="numpy")
+            self._encode_plain: Callable[[list[str]], list[Array]] = partial(
+                processor.encode, return_type="numpy", num_threads=1
+            )
         else:
             self._encode_plain = _Tokenizers(vocabulary).encode
 
