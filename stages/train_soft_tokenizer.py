@@ -55,7 +55,7 @@ def main(
     counts = measures.count_tokens(split.ids, len(vocabulary.tokens))
     trained = measures.train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
     embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
-    soft = with_embedding_table(network, embedding.weight)
+    soft = with_embedding_table(network, embedding.table())
     result = measures.measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)
 
     # By parameter, plug in another tokenizer, and fine-tune with embeddings made from bytes.

@@ -199,7 +199,7 @@ class EmbeddingEvaluator:
 
         `embedding` is trained with it. Raises ValueError if no conversation has anything to train on.
         """
-        model = with_embedding_table(self.model, embedding.weight)
+        model = with_embedding_table(self.model, embedding.table())
         plug_in(model, embedding)
         context, vocabulary = model.config.max_position_embeddings, tokenizer.vocabulary
         spans = truncate_conversations(train, context, self.template, vocabulary.special)
@@ -221,7 +221,7 @@ class EmbeddingEvaluator:
         rows = dataset.endless_rows(seed)
         for _ in progress(range(steps), "tune", unit="step"):
             trainer.step(dataset.batches(list(islice(rows, rows_per_step)), rows_per_batch))
-        return with_embedding_table(model, embedding.weight)
+        return with_embedding_table(model, embedding.table())
 
 
 def measure_plugged(
