@@ -204,7 +204,7 @@ def takers(project, key):
     for name in project.first_run:
         script = name.partition("@")[0]
         main = importlib.import_module(script).main
-        signature = signature_of(main, main.foreach)
+        signature = signature_of(main)
         own = name == f"prepare@{rest[0]}" if section == "prepare" else script == section
         chosen = section != "train_tokenizer" or rest[0] not in OTHER_TYPES
         other = section in signature.other_sections or (rest and signature.other_keys.get(rest[0]) == section)
