@@ -140,6 +140,7 @@ class Display:
 
     def __init__(self, trainer: Trainer, samples: Samples) -> None:
         self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
+        self._first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
         self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
         self._bar = None
         if trainer.group.is_main_process:
@@ -160,8 +161,10 @@ class Display:
         if self._bar is not None:
             self._tokens += tokens
             bits = "" if losses.bits_per_byte is None else f", {losses.bits_per_byte:.3f} bits/byte"
-            speed = self._tokens / (time.monotonic() - self._start)
-            self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}, {speed:,.0f} tokens/s", refresh=False)
+            before, since = self._first = self._first or (self._tokens, time.monotonic())
+            seconds = time.monotonic() - since
+            speed = f", {(self._tokens - before) / seconds:,.0f} tokens/s" if self._tokens > before else ""
+            self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}{speed}", refresh=False)
             self._bar.update()
             if self._trainer.completed_steps in self._shown and can_be_copied(self._trainer.model):
                 model = deepcopy(self._trainer.model).cpu()  # no state of training is touched, as by a cache in a layer

@@ -39,6 +39,13 @@ def test_lines_say_how_many_of_how_many_and_the_time_that_is_left(capsys):
     assert lines_of(range(40), capsys) == lines
 
 
+def test_the_time_of_the_first_item_which_may_compile_is_not_expected_of_others(capsys):
+    clock = FakeClock()
+    for number, _ in enumerate(ProgressLines(range(40), "count", clock=clock)):
+        clock.now += 1.0 if number else 60.0
+    assert capsys.readouterr().err.splitlines()[:2] == ["count: 1 of 40", "count: 21 of 40, 19 s left"]
+
+
 @pytest.mark.parametrize(("terminal", "kind"), [(True, tqdm), (False, ProgressLines)])
 def test_bars_are_for_terminals(monkeypatch, terminal, kind):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)

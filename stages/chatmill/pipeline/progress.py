@@ -32,10 +32,10 @@ class ProgressLines(Generic[T]):
         self._items, self._description, self._postfix = items, description, ""
         self._total = len(items) if total is None and isinstance(items, Sized) else total
         self._unit, self._scale = unit if unit != "it" else "", scale
-        self._done = done  # before the first item
         self._count = float(done)
         self._clock, self._start = clock, clock()
         self._due = float(_FIRST_LINE)  # seconds from the start to the next line
+        self._first: tuple[float, float] | None = None  # seconds and count after the first item, which may compile
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
@@ -51,6 +51,7 @@ class ProgressLines(Generic[T]):
     def update(self, count: float = 1) -> None:
         self._count += count
         elapsed = self._clock() - self._start
+        self._first = self._first or (elapsed, self._count)
         if elapsed >= self._due:
             tqdm.write(self._line(elapsed), file=sys.stderr)
             while self._due <= elapsed:
@@ -66,8 +67,10 @@ class ProgressLines(Generic[T]):
     def _line(self, elapsed: float) -> str:
         count = self._number(self._count)
         if self._total:
-            left = duration((self._total - self._count) * elapsed / (self._count - self._done))
-            parts = [f"{count} of {self._number(self._total)}", self._postfix, f"{left} left"]
+            seconds, before = self._first or (0.0, self._count)
+            since, counted = elapsed - seconds, self._count - before
+            left = f"{duration((self._total - self._count) * since / counted)} left" if counted else ""
+            parts = [f"{count} of {self._number(self._total)}", self._postfix, left]
         else:
             parts = [f"{count}{self._unit}", self._postfix]
         return f"{self._description}: {', '.join(filter(None, parts))}"
