@@ -79,6 +79,7 @@ def test_a_model_that_nobody_knows_is_refused_with_both_reasons(tmp_path):
         open_on_cpu(tmp_path)
 
 
+@pytest.mark.slow
 def test_without_transformers_the_way_to_it_is_said(tmp_path):
     gpt2(tmp_path)
     program = f"""

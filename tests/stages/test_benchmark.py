@@ -51,7 +51,7 @@ def test_tokenizer_and_machine_are_described(metrics):
     [
         pytest.param(64, ["1", "16"], {"0", "32"}, "prompts of 512 tokens are left out: with", marks=pytest.mark.slow),
         pytest.param(50, ["1", "16"], {"0", "18"}, "do not fit into a context of 50\n", marks=pytest.mark.slow),
-        (21, ["1", "16"], set(), "benchmark: turn_ms is left out: a message of 32 tokens does not fit"),
+        pytest.param(21, ["1", "16"], set(), "turn_ms is left out: a message of 32 tokens", marks=pytest.mark.slow),
         (2, [], set(), "into a context of 2; the model is not timed: lower benchmark.prompt_tokens"),
     ],
 )

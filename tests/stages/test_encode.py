@@ -96,6 +96,7 @@ def test_damaged_tokens_are_refused(folder):
         read_meta(tokens)
 
 
+@pytest.mark.slow
 def test_outputs_do_not_depend_on_how_many_processes_work_nor_on_the_sizes_of_shards(folder, monkeypatch):
     records = [Record(f"of {i % 7}", "g", render(CONVERSATIONS[i % 2])) for i in range(300)]
     (folder / "train.jsonl").write_text("".join(record.to_json() for record in records), encoding="utf-8")

@@ -107,6 +107,7 @@ def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tm
     assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boundaries", ["learned", "autoencoder", "fixed"])
 def test_chunks_are_learnt_and_chatted_with(tokens, tmp_path, boundaries):
     run_training(tokens, tmp_path, steps=30, chunking=boundaries)

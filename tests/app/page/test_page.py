@@ -66,6 +66,7 @@ def test_a_page_has_the_same_bytes_each_time(model):
     assert build_page(model, "tiny") == build_page(model, "tiny")
 
 
+@pytest.mark.slow
 def test_every_pair_of_bytes_of_the_weights_is_read_as_it_was_written(engine, tmp_path):
     data = bytes(byte for first in range(256) for second in range(256) for byte in (first, second))
     file = tmp_path / "engine.html"
