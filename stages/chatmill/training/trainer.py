@@ -23,7 +23,7 @@ from chatmill.training.packing import Batch
 from chatmill.training.train_parameters import Precision, TrainParameters
 
 UNTRAINED = -1  # in the place of a target whose loss is not computed
-MAX_MASKED_ROW = 1024  # tokens; in longer rows, masked pairs take more time and memory than compiled attention saves
+MAX_MASKED_ROW = 1024  # tokens, up to which a mask was found to be faster; its memory grows with the square
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _TOKENS_PER_ANSWER = 16  # with its question, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h

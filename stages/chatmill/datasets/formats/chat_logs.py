@@ -151,9 +151,8 @@ _NO_TEXT = re.compile(
     re.DOTALL,
 )
 _FILE_ABOVE_CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
-_END_MARK = re.compile(
-    r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z"
-)  # edited, or a file omitted
+# A message was edited, or a file left out.
+_END_MARK = re.compile(r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z")
 _DELETED = re.compile(
     r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
     r"wurde gelöscht|Eliminaste este mensaje|Se eliminó este mensaje|Vous avez supprimé ce message|Ce message a été "
@@ -207,9 +206,8 @@ def _said(place: str, time: datetime, text: str) -> Line:
         said = said[: mark.start()].rstrip()
     if not colon or '"' in name or "\n" in name:
         return Line(place, time, "", text, "notice")
-    kind = (
-        "deleted" if _DELETED.fullmatch(said) else "no_text" if _NO_TEXT.fullmatch(said) or not said.strip() else "text"
-    )
+    is_empty = _NO_TEXT.fullmatch(said) or not said.strip()
+    kind = "deleted" if _DELETED.fullmatch(said) else "no_text" if is_empty else "text"
     return Line(place, time, name.strip("\u200e~ \u202f\xa0"), said, kind)
 
 
