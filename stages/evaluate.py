@@ -74,7 +74,6 @@ def main(
         "engines": engines,
         **sections.initial_section(initial, loaded, sample, general, parameters),
         "tokenizer": sections.compression_section(test_set, corpora, template, parameters.compare_tokenizers),
-        **sections.chunks_section(loaded.engine, corpus, shown),
     }
     samples.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in shown), encoding="utf-8")
     sections.write_metrics(metrics, content)

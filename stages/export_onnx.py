@@ -3,11 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from chatmill.checkpoints.configuration import OWN_MODEL_TYPE
 from chatmill.onnx_export.graphs import (
     is_large,
     read_model_folder,
-    skip_export,
     write_config_and_tokenizer,
     write_genai,
     write_graphs,
@@ -21,9 +19,6 @@ from chatmill.pipeline.stage import stage
 def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dynamic", "int4"]]) -> None:
     """Write the portable and the shared graph, quantized variants, and the files that a chat needs beside them."""
     weights, config = read_model_folder(model)
-    if config["model_type"] == OWN_MODEL_TYPE:
-        skip_export(export, config)
-        return
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
     write_config_and_tokenizer(model, config, export, external=is_large(weights))

@@ -64,7 +64,6 @@ def main(
         sections.training(steps),
         speed(measured, timed),
         sections.tokenizer(measured, timed, sample_tokens, mask),
-        sections.chunks(measured, chats),
         sections.soft_tokenizer(soft),
         data(mixed, cards),
     )

@@ -46,9 +46,6 @@ def main(
     vocabulary = read_folder(tokenizer)
     evaluator, metadata = measures.make_evaluator(model, tokens, vocabulary, test, parameters)
     network = evaluator.model
-    if network.config.chunking:
-        measures.write_skipped(soft_tokenizer, metrics, vocabulary.fingerprint)
-        return
 
     # Train the network from bytes to rows, and put its rows in place of the model's.
     split = read_split(tokens, "train")

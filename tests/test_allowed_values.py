@@ -30,15 +30,14 @@ TOKENIZERS = [  # run up to `encode`, and with all their exports
     {"train_tokenizer.type": "pretrained", "train_tokenizer.pretrained.path": f"{PRETRAINED}/t.tiktoken"},
 ]
 TRAINING = [  # run through the whole pipeline
-    {"train_tokenizer.type": "byte", "train_model.keep": "best"} | {"train_model.chunking": "fixed"},
+    {"train_tokenizer.type": "byte", "train_model.keep": "best"},
     {"train_tokenizer.type": "wordpiece", "train_model.precision": "float32"}
-    | {"train_model.steps": None, "train_model.epochs": 0.1, "train_model.chunking": "learned"},
+    | {"train_model.steps": None, "train_model.epochs": 0.1},
     {"train_tokenizer.type": "sentencepiece", "train_tokenizer.sentencepiece.algorithm": "unigram"}
     | {"score_teacher.teacher": TEACHER, "score_teacher.ngram_order": 3, "train_model.compile": True}
     | {"train_model.precision": "bfloat16", "export_onnx.quantize": ["int8", "int8_dynamic", "int4"]},
     {"train_tokenizer.bpe.pattern": "gpt2", "encode.template": "markers", "export_gguf.quantize": ["f16", "q4_0"]}
     | {"train_model.embedding": "bytes", "train_model.tie_embeddings": False, "train_model.start": "random"}
-    | {"train_model.chunking": "autoencoder"}
     | {"train_soft_tokenizer.tune": 2, "train_soft_tokenizer.noise": True},
 ]
 

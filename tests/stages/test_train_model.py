@@ -8,8 +8,6 @@ from safetensors.torch import load_file
 
 import encode
 from chatmill.conversation import Message, Record, render
-from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import load_chat_model
 from chatmill.soft_tokenizer.byte_embedding import use_byte_embedding
 from chatmill.training.model_folder import read_byte_encoder
@@ -105,17 +103,6 @@ def test_embeddings_made_from_bytes_are_learnt_and_written_as_a_table(tokens, tm
     use_byte_embedding(model, encoder, VOCABULARY)
     torch.testing.assert_close(model.model.embed_tokens.weight.detach(), table)
     assert config["model_type"] == "qwen3" and config["tie_word_embeddings"] == tied
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("boundaries", ["learned", "autoencoder", "fixed"])
-def test_chunks_are_learnt_and_chatted_with(tokens, tmp_path, boundaries):
-    run_training(tokens, tmp_path, steps=30, chunking=boundaries)
-    assert float(read_curve(tmp_path)[-1]["bits_per_byte"]) < 0.6
-    assert json.loads((tmp_path / "model/config.json").read_text())["model_type"] == "chatmill"
-    loaded = load_model(tmp_path / "model", device="cpu", threads=1)
-    message, _ = ChatSession(*loaded).greedy_reply([Message.from_text("user", "7?")], 12)
-    assert message.text.startswith("yes")
 
 
 def test_settings_that_contradict_each_other_are_refused(tokens, tmp_path):

@@ -2,25 +2,22 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
 import yaml
 
 import train_soft_tokenizer
-from chatmill.checkpoints.configuration import Chunking
 from chatmill.conversation import Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
-from chatmill.model.chat_model import ChatModel, initialise, load_chat_model
-from chatmill.pipeline.manifest import check_manifest
+from chatmill.model.chat_model import load_chat_model
 from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.training.model_folder import read_byte_encoder, write_model
+from chatmill.training.model_folder import read_byte_encoder
 from support.paths import ANY_FOLDER
-from support.tiny import CONFIG, VOCABULARY
+from support.tiny import VOCABULARY
 from support.training_runs import run_training as train_model
 from support.training_runs import write_tokens
 
@@ -100,16 +97,6 @@ def test_it_is_trained_on_with_its_own_tokenizer_and_with_another(trained, tmp_p
     tuned, other = found["bits_per_byte"]["tuned"], found["other_tokenizer"]
     assert tuned["all"] < found["bits_per_byte"]["plugged_in"]["all"]
     assert other["tuned"]["all"] < other["plugged_in"]["all"]
-
-
-def test_a_model_without_rows_of_its_own_is_left_out_with_the_reason(trained, tmp_path):
-    model = ChatModel(replace(CONFIG, chunking=Chunking()))
-    initialise(model, 1)
-    write_model(tmp_path / "model", model, trained / "tokenizer", VOCABULARY, {"template": "chatml"})
-    out = run(trained, tmp_path, model=tmp_path / "model")
-    reason = json.loads((out / "soft_tokenizer/formats.json").read_text())["soft_tokenizer"]["reason"]
-    assert metrics(out) == {"left_out": reason} and "train_model.chunking" in reason
-    assert check_manifest(out / "soft_tokenizer") == VOCABULARY.fingerprint
 
 
 @pytest.mark.slow

@@ -1,11 +1,7 @@
-"""The shape of a model: of Qwen3, of the families that are variants of it, and of our own architecture."""
+"""The shape of a model: of Qwen3, and of the families that are variants of it."""
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
-
-from pydantic import TypeAdapter, ValidationError
-
-_LONGEST_NGRAM = 32  # tokens
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,50 +32,6 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunking:
-    """Inner layers work on chunks of tokens; outer layers, as many before as after them, work on all tokens."""
-
-    boundaries: Literal["learned", "autoencoder", "fixed"] = "learned"
-    rate: float = 4.0  # tokens of a chunk, on average
-    weight: float = 1.0  # of the loss that holds the average at `rate`
-    surprise: float = 0.3  # learned: weight of the loss that draws boundaries to tokens that are hard to predict
-    reconstruction: float = 0.3  # autoencoder: weight of the cost of reconstructing chunks
-    ngrams: tuple[int, ...] = (2, 3, 4, 6)  # lengths of the token n-grams that have embeddings
-    slots: int = 8192  # rows that n-grams of tokens share
-    layers: int = 1  # outer layers before the chunks, and as many after them
-    width: int = 96  # channels of the outer layers
-    window: int = 32  # tokens that the outer layers see: their own and those before it
-
-    def __post_init__(self) -> None:
-        if self.rate <= 1:
-            raise ValueError(f"chunking.rate = {self.rate}: expected more than 1 token per chunk, such as 4")
-        if not self.ngrams or not 1 <= min(self.ngrams) <= max(self.ngrams) <= _LONGEST_NGRAM:
-            raise ValueError(f"chunking.ngrams = {self.ngrams}: expected lengths from 1 to {_LONGEST_NGRAM} tokens")
-        if self.slots < 1:
-            raise ValueError(f"chunking.slots = {self.slots}: expected 1 row or more for n-grams")
-        if self.width % 2:
-            raise ValueError(f"chunking.width = {self.width} is odd: the outer layers need an even number of channels")
-
-    def outer_config(self, config: "ModelConfig") -> "ModelConfig":
-        """The shape of the outer layers; rotary positions are the model's."""
-        heads = max(1, self.width // config.head_dim)
-        return replace(
-            config,
-            hidden_size=self.width,
-            intermediate_size=64 * max(1, round(self.width / 24)),
-            num_hidden_layers=2 * self.layers,
-            num_attention_heads=heads,
-            num_key_value_heads=heads,
-            chunking=None,
-        )
-
-    def router_states_config(self, config: "ModelConfig") -> "ModelConfig":
-        """The shape of a KVCache for the two vectors that the router stores of each token."""
-        outer = self.outer_config(config)
-        return replace(outer, num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=self.width)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The shape of a model, in the field names of a Qwen3 config.json."""
 
@@ -95,7 +47,6 @@ class ModelConfig:
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
     variant: Variant = Variant()
-    chunking: Chunking | None = None
 
     def __post_init__(self) -> None:
         if self.num_attention_heads % self.num_key_value_heads:
@@ -137,8 +88,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {  # of each family, for fields that a con
     "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
-OWN_MODEL_TYPE = "chatmill"  # a Qwen3 with chunks of tokens, which no other library supports
-DEFAULTS[OWN_MODEL_TYPE] = DEFAULTS["qwen3"]
 COMMON = {"rope_theta": 10000.0, "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "hidden_act": "silu"}
 CLASSES = {f"{family.title()}{kind}" for family in DEFAULTS for kind in ("ForCausalLM", "Model")}
 MOST = (1 << 31) - 1  # the largest size that a config.json may have
@@ -171,15 +120,14 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
         rms_norm_eps=_positive_float(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
         variant=_variant(family, values, rope),
-        chunking=_chunking(content) if family == OWN_MODEL_TYPE else None,
     )
 
 
 def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
     return Variant(
-        qk_norm=family in ("qwen3", OWN_MODEL_TYPE),
+        qk_norm=family == "qwen3",
         qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
-        output_bias=family in ("llama", "qwen3", OWN_MODEL_TYPE) and bool(values.get("attention_bias")),
+        output_bias=family in ("llama", "qwen3") and bool(values.get("attention_bias")),
         mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
         rope_scaling=_scaling(values, rope),
         sliding_window=_window(family, values),
@@ -192,9 +140,9 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
     A Mistral without a sliding window is a Llama.
     """
     variant = config.variant
-    family = OWN_MODEL_TYPE if config.chunking else _family(variant)
+    family = _family(variant)
     shape = asdict(config)
-    del shape["variant"], shape["chunking"]
+    del shape["variant"]
     content: dict[str, Any] = {
         "architectures": [f"{family.title()}ForCausalLM"],
         "model_type": family,
@@ -203,8 +151,6 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
         "attention_bias": variant.output_bias,
         **shape,
     }
-    if config.chunking:
-        content["chunking"] = asdict(config.chunking)
     if variant.mlp_bias:
         content["mlp_bias"] = True
     if variant.sliding_window:
@@ -215,14 +161,6 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
         plain = {"rope_type": "linear", "factor": scaling.factor}
         content["rope_scaling"] = llama3 if scaling.original_max_position_embeddings else plain
     return content
-
-
-def _chunking(content: dict[str, Any]) -> Chunking | None:
-    """The part of our own architecture that Qwen3 lacks. Raises ValueError where it is invalid."""
-    try:
-        return TypeAdapter(Chunking).validate_python(content["chunking"]) if "chunking" in content else None
-    except ValidationError as error:
-        raise ValueError(f"{error.title}: {error.errors()[0]['msg']}") from error
 
 
 def _family(variant: Variant) -> str:

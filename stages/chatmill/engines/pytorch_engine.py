@@ -140,8 +140,7 @@ class PyTorchEngine:
 
     def new_caches(self, rows: int) -> TorchCaches | None:
         config = self.model.config
-        one_chat = config.variant.sliding_window or config.chunking
-        return None if one_chat else TorchCaches(self.model, rows, self.device)
+        return None if config.variant.sliding_window else TorchCaches(self.model, rows, self.device)
 
     @torch.inference_mode()
     def _run(self, ids: Sequence[int], *, last_only: bool) -> np.ndarray:

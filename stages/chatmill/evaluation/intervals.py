@@ -75,13 +75,6 @@ def share(outcomes: Sequence[float]) -> Estimate:
     return Estimate(successes / n if n else None, wilson(successes, n), n)
 
 
-def pooled_share(outcomes: Sequence[np.ndarray]) -> Estimate:
-    """The share of true outcomes: an array for each conversation, as outcomes within one depend on each other."""
-    successes, sizes = np.array([(one.sum(), len(one)) for one in outcomes], float).reshape(-1, 2).T
-    n = int(sizes.sum())
-    return Estimate(float(successes.sum()) / n if n else None, bootstrap(successes, sizes), n)
-
-
 def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
     """The unweighted mean of independent shares.
 

@@ -11,9 +11,8 @@ from pydantic import BaseModel, PositiveInt
 
 from chatmill.checkpoints.weights import read_weights, weight_files
 from chatmill.conversation import LossKind, Segment, TemplateName, record_segments
-from chatmill.engines.engine import ONNX_FILES, Engine
+from chatmill.engines.engine import ONNX_FILES
 from chatmill.engines.onnx_engine import graph_bytes
-from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.evaluation.answering import accuracies, answer_questions, last_turn_fits
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
@@ -25,8 +24,7 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import LoadedModel, engine_names, load_engine, load_model
 from chatmill.pipeline.manifest import check_manifest, read_text
-from chatmill.pipeline.progress import log, progress
-from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts, chunk_statistics
+from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
 
@@ -255,21 +253,6 @@ def _bits(corpus: Corpus, nats: np.ndarray, *, trained: bool, documents: np.ndar
     sums = corpus.sums(nats, trained_only=trained, documents=documents)
     value = bits_per_byte(float(sums[0].sum()), int(sums[1].sum()))
     return Estimate(value, bits_interval(*sums), int(np.count_nonzero(sums[1])))
-
-
-def chunks_section(engine: Engine, corpus: Corpus, samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """The section chunks, for a model that works on chunks, else none; adds `chunk_bytes` to each sample."""
-    if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:
-        return {}
-    model, tokenizer = engine.model, corpus.tokenizer
-    documents = corpus.documents()
-    starts = [chunk_starts(model, ids.tolist()) for ids in progress(documents, "find chunks", unit="conversation")]
-    contents = [[tokenizer.token_bytes[token] for token in ids] for ids in documents]
-    for sample in samples:
-        ids = tokenizer.encode(f"{sample['prompt']}\n{sample['answer']}")
-        parts = chunk_contents(chunk_starts(model, ids), [tokenizer.token_bytes[token] for token in ids])
-        sample["chunk_bytes"] = [len(part) for part in parts]
-    return {"chunks": chunk_statistics(starts, contents)}
 
 
 def write_metrics(file: Path, content: dict[str, Any]) -> None:

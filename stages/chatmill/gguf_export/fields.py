@@ -54,9 +54,6 @@ MODEL_REMEDY = "transformers reads the model's folder"
 def architecture(config: ModelConfig) -> MODEL_ARCH:
     """The architecture of llama.cpp that a shape belongs to. Raises UnsupportedModel where it has none."""
     variant = config.variant
-    if config.chunking:
-        reason = "llama.cpp has no chunks of tokens"
-        raise UnsupportedModel(reason, remedy="`chatmill chat` runs the model's folder")
     if not (variant.qk_norm or variant.qkv_bias != variant.output_bias):
         return MODEL_ARCH.LLAMA
     arch = MODEL_ARCH.QWEN3 if variant.qk_norm else MODEL_ARCH.QWEN2

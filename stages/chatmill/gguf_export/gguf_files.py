@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from gguf import GGML_QUANT_VERSION, MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
 
-from chatmill.checkpoints.configuration import OWN_MODEL_TYPE, ModelConfig, read_config
+from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.gguf_export.fields import (
     REMEDY,
@@ -24,8 +24,8 @@ from chatmill.gguf_export.fields import (
 from chatmill.inference.chat_template import ChatTemplate, open_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
 from chatmill.inference.template_layout import Layout, layout_of
-from chatmill.model.chat_model import CONFIG, load_chat_model
-from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
+from chatmill.model.chat_model import load_chat_model
+from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.progress import log
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import METASPACE_REASON
@@ -119,10 +119,6 @@ def finish_folder(out: Path, entry: dict[str, Any], fingerprint: str) -> None:
 def read_source(folder: Path) -> Source:
     """Read a model's folder; its weights are mapped into memory. Raises UnsupportedModel or ValueError."""
     check_manifest(folder)
-    file = folder / CONFIG
-    own = read_json(file) if file.is_file() else None
-    if isinstance(own, dict) and own.get("model_type") == OWN_MODEL_TYPE:
-        architecture(read_config(own))  # refuses a model with chunks, before its weights are read
     model, content = load_chat_model(folder, torch.device("meta"))
     weights = read_weights(weight_files(folder))
     names = list(model.state_dict())

@@ -19,8 +19,6 @@ from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitect
 from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
 from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
-from chatmill.soft_tokenizer.chunks import ChunkCache, ChunkedDecoder
-from chatmill.soft_tokenizer.routing import RouterOutput
 
 MAX_WHOLE_VOCAB = 1 << 14  # tokens of a vocabulary, above which the loss is computed in blocks of targets
 BLOCK_LOGITS = 1 << 24
@@ -49,12 +47,13 @@ class Decoder(nn.Module):
         cache: SequenceCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, None]:
-        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model. No router."""
+    ) -> Tensor:
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model."""
         x = F.embedding(ids, table)
         for layer in self.layers:
             x = layer(x, rotary, mask, cache)
-        return self.norm(x[:, -1:] if last_only else x), None
+        normed: Tensor = self.norm(x[:, -1:] if last_only else x)
+        return normed
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
@@ -86,7 +85,7 @@ class ChatModel(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.model: Decoder | ChunkedDecoder = ChunkedDecoder(config) if config.chunking else Decoder(config)
+        self.model = Decoder(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.head_alignment = 0.0  # weight of the distance between head and embedding in the training loss
@@ -104,7 +103,7 @@ class ChatModel(nn.Module):
         ids: Tensor,
         positions: Tensor | None = None,
         mask: Tensor | Segments | None = None,
-        cache: SequenceCache | ChunkCache | None = None,
+        cache: SequenceCache | None = None,
         *,
         last_only: bool = False,
     ) -> Tensor:
@@ -114,7 +113,7 @@ class ChatModel(nn.Module):
         where a position may attend, or segments say it; without it, attention is causal. `cache` is read and extended.
         """
         table = self.model.embed_tokens.weight
-        x, _ = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
+        x = self._hidden_states(ids, table, positions, mask, cache, last_only=last_only)
         return F.linear(x, self._head_weight(table))
 
     def nats(
@@ -128,12 +127,12 @@ class ChatModel(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """(B, T) ids and targets -> (B, T) float32, the loss of each target; and the auxiliary loss to add to its mean.
 
-        The auxiliary loss is None, a scalar, (B,) or, with soft targets or answers, (B, T): what it costs that the
+        The auxiliary loss is None, a scalar or, with soft targets or answers, (B, T): what it costs that the
         former are the targets in part, and that all tokens of an answer are predicted where it begins. Where the
         weights are sharded, `training.distributed.shard` has them gathered for this method as for `forward`.
         """
         table = self.model.embed_tokens.weight
-        x, routed = self._hidden_states(ids, table, positions, mask, None, last_only=False)
+        x = self._hidden_states(ids, table, positions, mask, None, last_only=False)
         head = self._head_weight(table)
         in_blocks = self.computes_loss_in_blocks and soft_targets is None
         logits = None if in_blocks else F.linear(x, head).float().flatten(0, 1)
@@ -142,21 +141,18 @@ class ChatModel(nn.Module):
         else:
             nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
         penalty = None
-        if isinstance(self.model, ChunkedDecoder) and routed is not None:
-            penalty = self.model.auxiliary_loss(routed, ids, table, nats)
         if self.head_alignment:
-            aligned = self.head_alignment * distance(head, table)
-            penalty = aligned + (0.0 if penalty is None else penalty)
+            penalty = self.head_alignment * distance(head, table)
         if soft_targets is not None:
             assert logits is not None
             tokens, chances, weight = soft_targets
             own = logits.gather(1, targets.reshape(-1, 1))
             others = logits.gather(1, tokens.flatten(0, 1))
             soft = weight * (chances.flatten(0, 1) * (own - others)).sum(1).view(targets.shape)
-            penalty = soft + (0.0 if penalty is None else penalty.view(-1, 1))
+            penalty = soft + (0.0 if penalty is None else penalty)
         if answers is not None:
             bag = self.bag_of_words * self._bag_nats(x, head, targets, answers)
-            penalty = bag + (0.0 if penalty is None else penalty if penalty.ndim == 2 else penalty.view(-1, 1))
+            penalty = bag + (0.0 if penalty is None else penalty)
         return nats, penalty
 
     def _bag_nats(self, x: Tensor, head: Tensor, targets: Tensor, answers: Answers) -> Tensor:
@@ -173,24 +169,17 @@ class ChatModel(nn.Module):
         """(V, C) -> (V, C): the weight of the head, which may be the embedding's."""
         return table if self.config.tie_word_embeddings else self.lm_head.weight
 
-    @torch.no_grad()
-    def boundaries(self, ids: Tensor) -> Tensor:
-        """(B, T) ids -> (B, T) bool: which tokens begin a chunk, in a model with chunking."""
-        assert isinstance(self.model, ChunkedDecoder), "only a model with chunking has boundaries"
-        rotary = self.cos[None, None, : ids.shape[1]], self.sin[None, None, : ids.shape[1]]
-        return self.model.boundaries(ids, self.model.embed_tokens.weight, rotary, None)
-
     def _hidden_states(
         self,
         ids: Tensor,
         table: Tensor,
         positions: Tensor | None,
         mask: Tensor | Segments | None,
-        cache: SequenceCache | ChunkCache | None,
+        cache: SequenceCache | None,
         *,
         last_only: bool,
-    ) -> tuple[Tensor, RouterOutput | None]:
-        """(B, T) -> (B, T, C) or (B, 1, C); and the router's output, if the decoder has a router."""
+    ) -> Tensor:
+        """(B, T) -> (B, T, C), or (B, 1, C) of the last position."""
         past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
         if positions is None:
@@ -203,10 +192,10 @@ class ChatModel(nn.Module):
             self.build_rotary_tables(max(past + time, 2 * len(self.cos)))
             self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        output: tuple[Tensor, RouterOutput | None] = self.model(ids, table, rotary, mask, cache, last_only=last_only)
-        return output
+        hidden: Tensor = self.model(ids, table, rotary, mask, cache, last_only=last_only)
+        return hidden
 
-    def new_cache(self, batch: int, length: int) -> KVCache | ChunkCache:
+    def new_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
         return self.model.new_cache(batch, length)
 

@@ -123,19 +123,15 @@ class EmbeddingTable(Protocol):
         """(V, C)."""
 
 
-class PastKeyValues(Protocol):
+class SequenceCache(Protocol):
     """Keys and values of earlier tokens, which a layer attends to in addition to its input."""
-
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Two (B, K, T, D) -> two (B, K, S, D): appended to those of the past."""
-
-
-class SequenceCache(PastKeyValues, Protocol):
-    """The cached past of a complete sequence."""
 
     @property
     def length(self) -> int:
         """The number of tokens in the cache."""
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Two (B, K, T, D) -> two (B, K, S, D): appended to those of the past."""
 
 
 class KVCache:
@@ -187,7 +183,7 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(size, config.rms_norm_eps) if variant.qk_norm else nn.Identity()
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: PastKeyValues | None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: SequenceCache | None
     ) -> Tensor:
         """(B, T, C) -> (B, T, C); `mask` is as `attend` takes it."""
         heads = (*x.shape[:2], -1, self.head_dim)
@@ -227,7 +223,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: PastKeyValues | None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor | Segments | None, cache: SequenceCache | None
     ) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = x + self.self_attn(self.input_layernorm(x), rotary, mask, cache)

@@ -314,14 +314,6 @@ def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def skip_export(export: Path, config: dict[str, Any]) -> None:
-    reason = "chunking: a graph has no chunks of tokens, whose number the text decides"
-    export.mkdir()
-    content = {engine: {"reason": reason} for engine in ONNX_FILES}
-    (export / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    manifest.write_manifest(export, kind="onnx", fingerprint=config["chatmill"]["fingerprint"])
-
-
 def write_genai(folder: Path, config: dict[str, Any]) -> None:
     """Write the files of ONNX Runtime GenAI: settings, and a small graph with the weights of the `Shared` one."""
     write(graph(folder / ONNX_FILES["onnx"]), folder / GRAPH_FILE)

@@ -1,16 +1,14 @@
 """The sections of the report, each made from the metrics of a file; values that were not measured are left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from chatmill.report.chart import Line, bar, line_chart, linear_axis
 from chatmill.report.markup import Html, Metrics, bits_range, folded, get_nested, in_bits, number, percent, table, tag
-from chatmill.report.token_view import chunk_list
 
 MAX_POINTS = 200  # of a training curve; longer ones are averaged
 ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
 RIVALS = {"xz": "xz", "ngram": "counted n-grams"}  # the baselines that a model should surpass
 BASELINES = {"uniform": "no model (8 bits)", "order0": "frequencies of bytes"} | RIVALS
-MAX_CHUNKED_ANSWERS = 3  # sample answers whose chunks are shown
 TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
 EMBEDDING_TITLES = {
     "table": "the model's own rows",
@@ -174,34 +172,8 @@ def bars(caption: str, values: Sequence[Bar], *head: str) -> Html:
     return table(caption, ("", "bits per byte", "", *head), rows)
 
 
-def chunks(evaluation: Metrics, samples: Iterable[Metrics]) -> Html:
-    """The chunks of a model whose inner layers work on chunks of tokens."""
-    values = get_nested(evaluation, "chunks", default={})
-    shown = [
-        chunk_list(f"{sample['prompt']}\n{sample['answer']}", sample["chunk_bytes"])
-        for sample in samples
-        if "chunk_bytes" in sample
-    ]
-    if not values:
-        return Html()
-    rows = [
-        ("mean tokens per chunk", number(get_nested(values, "tokens"), decimals=2)),
-        ("standard deviation divided by the mean", number(get_nested(values, "spread"), decimals=2)),
-        ("chunks that start at an edge of a word", percent(get_nested(values, "at_word_edges"))),
-        ("tokens that start at an edge of a word", percent(get_nested(values, "chance"))),
-    ]
-    return folded(
-        "Chunks",
-        "what the inner layers see as one",
-        *shown[:MAX_CHUNKED_ANSWERS],
-        table("On held-out text", ("", ""), rows),
-    )
-
-
 def soft_tokenizer(measured: Metrics) -> Html:
     """Quality of the embeddings that are made from bytes, and the model's bits per byte with them."""
-    if reason := measured.get("left_out"):
-        return folded("Soft tokenizer", "left out", tag("p", f"Left out: {reason}.", class_="note"))
     subsets = [(title, measured[key]) for key, title in TOKEN_SUBSETS.items() if key in measured]
     texts = {"": get_nested(measured, "bits_per_byte", default={}), **get_nested(measured, "noisy", default={})}
     texts["another tokenizer"] = get_nested(measured, "other_tokenizer", default={})

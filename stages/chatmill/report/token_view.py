@@ -1,9 +1,8 @@
-"""Views of tokens: a text as tokens or chunks, and a conversation with its loss mask."""
+"""Views of tokens: a text as tokens, and a conversation with its loss mask."""
 
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments
@@ -64,15 +63,6 @@ def token_list(tokens: Sequence[Token]) -> Html:
         for index, token in enumerate(tokens)
     ]
     return tag("ol", *items, class_="tokens", aria_label=f"{len(tokens)} tokens, each with its id and its bytes")
-
-
-def chunk_list(text: str, sizes: Sequence[int]) -> Html:
-    content, ends = text.encode(), list(accumulate(sizes, initial=0))
-    items = [
-        _item(Token(size, content[begin : begin + size]), f"t{index % COLORS}")
-        for index, (begin, size) in enumerate(zip(ends, sizes, strict=False))
-    ]
-    return tag("ol", *items, class_="tokens", aria_label=f"{len(sizes)} chunks")
 
 
 def loss_mask_view(tokens: Sequence[Token]) -> Html:

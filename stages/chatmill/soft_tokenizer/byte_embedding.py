@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
-from chatmill.soft_tokenizer.routing import mix_bits
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 START = 256  # plus the kind of the token: normal, continuation, fallback
@@ -175,3 +174,10 @@ def use_embedding_table(model: ChatModel) -> ByteEncoder | None:
     with torch.no_grad():
         model.model.embed_tokens = nn.Embedding.from_pretrained(embedding.weight, freeze=False)
     return embedding.encoder
+
+
+def mix_bits(numbers: Tensor) -> Tensor:
+    """Hash numbers from 0 to 2**31 - 1 to the same range; inputs that differ in one bit differ in about half after."""
+    numbers = (numbers * 0x2C1B3C6D) & 0x7FFFFFFF
+    numbers = ((numbers ^ (numbers >> 15)) * 0x297A2D39) & 0x7FFFFFFF
+    return numbers ^ (numbers >> 14)

@@ -1,6 +1,5 @@
 """The parameters of the stage train_soft_tokenizer, and what it measures."""
 
-import json
 import tempfile
 from copy import deepcopy
 from itertools import islice
@@ -18,7 +17,7 @@ from chatmill.encoded.file_encoding import encode_file
 from chatmill.encoded.token_files import EncodedSplit, read_meta
 from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.model.chat_model import load_chat_model
-from chatmill.pipeline.manifest import check_manifest, write_manifest
+from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
 from chatmill.pipeline.progress import log
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder, ByteEncoderShape
@@ -68,16 +67,6 @@ class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):
 
 MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
 COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
-
-
-def write_skipped(folder: Path, metrics: Path, fingerprint: str) -> None:
-    """Write why a model that works on chunks has no embedding table that could be replaced."""
-    reason = "the model works on chunks of tokens (train_model.chunking): it reads tokens by more than a table"
-    folder.mkdir()
-    content = {"soft_tokenizer": {"reason": reason}}
-    (folder / "formats.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    write_manifest(folder, kind="model", fingerprint=fingerprint)
-    metrics.write_text(json.dumps({"left_out": reason}, indent=1) + "\n", encoding="utf-8")
 
 
 def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:

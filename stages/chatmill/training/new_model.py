@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from chatmill.checkpoints.configuration import Chunking, ModelConfig
+from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import weight_files
 from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.gguf_import import read_shape, read_tensors
@@ -319,14 +319,7 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
         width=parameters.width,
         heads=parameters.heads,
     )
-    chunking = None
-    if parameters.chunking != "none":
-        chunking = Chunking(boundaries=parameters.chunking, rate=parameters.tokens_per_chunk)
-    return replace(
-        plain,
-        tie_word_embeddings=parameters.tie_embeddings,
-        chunking=chunking,
-    )
+    return replace(plain, tie_word_embeddings=parameters.tie_embeddings)
 
 
 def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:

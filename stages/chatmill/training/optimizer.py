@@ -16,7 +16,6 @@ from torch.distributed.tensor import DTensor, Replicate
 from chatmill.model.chat_model import ChatModel
 from chatmill.model.layers import Layer
 from chatmill.soft_tokenizer.byte_embedding import ByteEncoder
-from chatmill.soft_tokenizer.routing import Projection
 from chatmill.training.distributed import Group, shard_like
 
 MUON_RATE = 0.012
@@ -113,7 +112,7 @@ class Optimizers:
 
 def muon_adamw(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
     """Those of a new model; `learning_rate` is Muon's."""
-    inner = [module for module in model.modules() if isinstance(module, (Layer, Projection))]
+    inner = [module for module in model.modules() if isinstance(module, Layer)]
     named = [pair for module in inner for pair in module.named_parameters()]
     matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
     others = _without(model.parameters(), matrices)

@@ -47,8 +47,6 @@ class TrainParameters(BaseModel, extra="forbid", frozen=True):
     tie_embeddings: bool = True
     head_alignment: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     bag_of_words: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    chunking: Literal["none", "learned", "autoencoder", "fixed"] = "none"
-    tokens_per_chunk: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 4.0
     width: PositiveInt | None = None
     heads: PositiveInt | None = None
     learning_rate: Positive | None = None

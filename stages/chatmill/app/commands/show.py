@@ -9,8 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-import numpy as np
-
 from chatmill.app.named_models import MAX_INPUT_BYTES, TextOrConversation, parse_input, read_input_file, repro_commands
 from chatmill.app.terminal.tokens import StyledLine, aligned, grid, legend, print_lines
 from chatmill.conversation import Record, TemplateName, record_segments
@@ -59,7 +57,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help=f"folder or file; may be repeated (default: {DEFAULT_TOKENIZER}; with --source bytes, until there is one)",
     )
-    add("--model", type=Path, metavar="PATH", help="also show the chunks of a model with learned chunking")
     add("--template", choices=get_args(TemplateName), default="chatml", help="of conversations (default: %(default)s)")
     add("--html", type=Path, metavar="FILE", help="write an HTML page instead of printing")
 
@@ -68,8 +65,6 @@ def run(options: argparse.Namespace) -> None:
     content = read_input(options)
     views = [tokenize_content(content, *item, options.template) for item in read_tokenizers(options).items()]
     counts = sizes(views)
-    if options.model:
-        views.append(chunks_of(content, options.model, options.template))
     if options.html:
         options.html.write_text(page(content, views, counts), encoding="utf-8")
     else:
@@ -143,26 +138,6 @@ def tokenize_content(
     if isinstance(content, Record):
         return Tokenization(name, tokenizer, segment_tokens(record_segments(content, template), tokenizer))
     return Tokenization(name, tokenizer, conversation_tokens(content, tokenizer, template))
-
-
-def chunks_of(content: TextOrConversation, path: Path, template: TemplateName) -> Tokenization:
-    """The chunks on which a model's inner layers work; the id of each is its number of tokens.
-
-    Raises ValueError for a model whose layers all read tokens.
-    """
-    from chatmill.engines.pytorch_engine import PyTorchEngine
-    from chatmill.inference.model_loading import load_model
-    from chatmill.soft_tokenizer.chunks import chunk_contents, chunk_starts
-
-    engine, tokenizer, *_ = load_model(path, device="cpu")
-    if not isinstance(engine, PyTorchEngine) or not engine.model.config.chunking:
-        raise ValueError(f"{path}: its layers read tokens, not chunks: train one with train_model.chunking: learned")
-    tokens = tokenize_content(content, path.name, tokenizer, template).tokens
-    starts = chunk_starts(engine.model, [token.id for token in tokens])
-    counts = np.diff([*np.flatnonzero(starts), len(starts)]).tolist()
-    parts = chunk_contents(starts, [token.content for token in tokens])
-    chunks = [Token(count, part) for count, part in zip(counts, parts, strict=True)]
-    return Tokenization(f"chunks of {path}, {len(tokens) / len(chunks):.2f} tokens each", tokenizer, chunks)
 
 
 def sizes(views: Sequence[Tokenization]) -> Sequence[Sequence[str]]:

@@ -206,8 +206,6 @@ def read_content(path: Path, name: str) -> PageContent:
     if not isinstance(content, dict):
         raise ValueError(f"{folder}: no {CONFIG}: expected a folder of the pipeline or of Hugging Face")
     config = read_config(content)
-    if config.chunking:
-        raise UnsupportedPageError("it has no chunks of tokens")
     with torch.device("meta"):
         size = sum(weight.numel() for weight in ChatModel(config).parameters())
     if size > MOST_WEIGHTS:
