@@ -30,7 +30,6 @@ from chatmill.model.chat_model import (
     HEAD,
     INITIAL_ROTARY_POSITIONS,
     ChatModel,
-    Decoder,
     initialise,
     load_chat_model,
     model_from_weights,
@@ -66,11 +65,6 @@ class Bigrams(NamedTuple):
     first: NDArray[np.int64]  # (P,)
     second: NDArray[np.int64]  # (P,)
     weights: NDArray[np.float64]  # (P,), whose sum is 1
-
-
-def can_start_from_bigrams(model: ChatModel) -> bool:
-    """Whether a model has a table for its embedding, and no chunks."""
-    return type(model.model) is Decoder and isinstance(model.model.embed_tokens, torch.nn.Embedding)
 
 
 def count_bigrams(dataset: PackedDataset, seed: int) -> Bigrams:
@@ -324,7 +318,8 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
 
 def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:
     """Let a new model start from what the parameters say."""
-    if parameters.start == "bigrams" and parameters.initial is None and can_start_from_bigrams(model):
+    has_table = isinstance(model.model.embed_tokens, torch.nn.Embedding)
+    if parameters.start == "bigrams" and parameters.initial is None and has_table:
         started = time.monotonic()
         nats = start_from_bigrams(model, count_bigrams(dataset, parameters.seed), parameters.seed, precision)
         took = duration(time.monotonic() - started)

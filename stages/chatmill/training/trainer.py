@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.conversation import LossKind
-from chatmill.model.chat_model import Answers, ChatModel, Decoder, SoftTargets
+from chatmill.model.chat_model import Answers, ChatModel, SoftTargets
 from chatmill.model.layers import Layer, Segments, attend, conversation_mask, find_segments
 from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
 from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
@@ -52,16 +52,16 @@ def takes_segments(model: ChatModel, device: torch.device, precision: Precision)
     """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
 
     On NVIDIA GPUs since Ampere in bfloat16, and on a CPU in models with a large vocabulary, where attention is a good
-    part of a step, but not where it is compiled for short rows; never with a sliding window or chunks, or on a GPU with
-    heads of an unusual size.
+    part of a step, but not where it is compiled for short rows; never with a sliding window, or on a GPU with heads of
+    an unusual size.
     """
+    if model.config.variant.sliding_window:
+        return False
     if device.type == "cpu":
-        plain = type(model.model) is Decoder and not model.config.variant.sliding_window
-        return plain and model.computes_loss_in_blocks
+        return model.computes_loss_in_blocks
     if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
         return False
-    fits = model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
-    return precision == "bfloat16" and fits and type(model.model) is Decoder and not model.config.variant.sliding_window
+    return precision == "bfloat16" and model.config.head_dim % 8 == 0 and model.config.head_dim <= 256
 
 
 def find_answers(loss: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -279,11 +279,11 @@ def compile_layers(model: ChatModel, device: torch.device) -> None:
     def attend_on_cpu(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Segments | None) -> Tensor:
         return (outside if isinstance(mask, Segments) else attend)(queries, keys, values, mask)
 
-    for layer in model.model.layers if type(model.model) is Decoder else model.modules():
-        if isinstance(layer, Layer):
-            if device.type == "cpu":
-                layer.self_attn.attend = attend_on_cpu
-            layer.compile(dynamic=False)
+    for layer in model.model.layers:
+        assert isinstance(layer, Layer)
+        if device.type == "cpu":
+            layer.self_attn.attend = attend_on_cpu
+        layer.compile(dynamic=False)
 
 
 def make_trainer(
@@ -303,7 +303,7 @@ def make_trainer(
     model.bag_of_words = parameters.bag_of_words if is_new else 0.0
     sharded = parameters.shard and group.size > 1
     # Compiled as a whole, a loss in blocks is compiled anew for each batch, as its number of targets differs.
-    by_layer = sharded or (type(model.model) is Decoder and model.computes_loss_in_blocks)
+    by_layer = sharded or model.computes_loss_in_blocks
     if hardware.compile and by_layer:
         compile_layers(model, group.device)
     if sharded:
