@@ -126,12 +126,11 @@ def create_app(
     chat: LoadedChat | None = None,
 ) -> Starlette:
     """The ASGI application: API, runs and pages; `chat` opens in the page."""
-    judge = runs.Verdicts(known_runs, Path.cwd())
     app = Starlette(
         routes=[
             *api_routes(models),
-            *runs.verdict_routes(judge),
-            *runs.routes(known_runs),
+            *runs.Verdicts(known_runs, Path.cwd()).routes,
+            *known_runs.routes,
             *loaded_chat_routes(chat),
             *asset_routes(),
         ],

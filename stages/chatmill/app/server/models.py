@@ -83,7 +83,6 @@ class Models:
         self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
-        self.parsing = asyncio.Semaphore(1)  # of large requests
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""

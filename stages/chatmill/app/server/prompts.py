@@ -5,7 +5,7 @@ from typing import NamedTuple
 from chatmill.app.server import requests as request_models
 from chatmill.app.server.models import Model
 from chatmill.app.server.security import ApiError
-from chatmill.conversation import Conversation, Part
+from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.example import describe_value
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -17,11 +17,6 @@ class Prompt(NamedTuple):
     answer_prefix: str | None = None  # as in jobs.GenerationConfig
     echo: str = ""  # the text of the prompt, if the answer is to repeat it
     lost: str = ""  # characters of the last message for which the tokenizer has no tokens
-
-    @property
-    def echo_parts(self) -> list[Part]:
-        """The text of the prompt as a part, if the answer is to repeat it."""
-        return [Part("text", self.echo)] if self.echo else []
 
 
 def chat_prompts(model: Model, parameters: request_models.ChatRequest, max_tokens: int) -> list[Prompt]:

@@ -5,14 +5,12 @@ Unknown parameters are ignored, but those in UNSUPPORTED are refused: an answer 
 
 import asyncio
 import json
-from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from chatmill.app.server.models import Models
 from chatmill.app.server.security import ApiError
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.params_file import error_line, keys_of
@@ -50,7 +48,7 @@ Stop = Annotated[str, Field(max_length=200)]
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)  # 64.0
 TokenLimit = Annotated[int, Field(ge=-1), WHOLE]  # 0 and -1: as many as fit into the context
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-RequestType = TypeVar("RequestType", bound="ModelRequest")
+RequestType = TypeVar("RequestType", bound=BaseModel)
 
 
 class ModelRequest(BaseModel):
@@ -184,13 +182,6 @@ class TokensRequest(ModelRequest):
     ids: Ids
 
 
-def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
-    try:
-        return request_type.model_validate_json(body)
-    except ValidationError as error:
-        raise validation_error(error, request_type, body) from error
-
-
 def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
     first = error.errors(include_url=False)[0]
     place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
@@ -206,17 +197,14 @@ def validation_error(error: ValidationError, request_type: type[BaseModel], body
     return ApiError(400, message, param=place, code="invalid_value")
 
 
-# Read and parse the body of a request without blocking the event loop.
+# Read and parse the body of a request.
 
 MAX_BODY_BYTES = 2 << 20
 BODY_SECONDS = 60  # for a body to arrive
-MAX_INLINE_BYTES = 4096  # of a body; a longer one is encoded in a thread
-MAX_INLINE_JSON = 65_536  # bytes of a body; a longer one is parsed in a thread
-Result = TypeVar("Result")
 
 
-async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises ApiError if it is too long or arrives too slowly."""
+async def parse(request: Request, request_type: type[RequestType]) -> RequestType:
+    """The body of a request. Raises ApiError if it is wrong, too long, or arrives too slowly."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -226,20 +214,7 @@ async def read_body(request: Request) -> bytes:
                     raise ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
     except TimeoutError as error:
         raise ApiError(408, f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds") from error
-    return bytes(body)
-
-
-async def parse(models: Models, request: Request, request_type: type[RequestType]) -> tuple[RequestType, int]:
-    """A request's parameters and its number of bytes. Large ones are parsed one by one, as that blocks all threads."""
-    body = await read_body(request)
-    if len(body) < MAX_INLINE_JSON:
-        return parse_request(request_type, body), len(body)
-    async with models.parsing:
-        return await asyncio.to_thread(parse_request, request_type, body), len(body)
-
-
-async def encode_without_blocking(num_bytes: int, encode: Callable[..., Result], *arguments: object) -> Result:
-    """Call `encode`, in a thread unless the body is so short that a thread would take longer."""
-    if num_bytes < MAX_INLINE_BYTES:
-        return encode(*arguments)
-    return await asyncio.to_thread(encode, *arguments)
+    try:
+        return request_type.model_validate_json(bytes(body))
+    except ValidationError as error:
+        raise validation_error(error, request_type, bytes(body)) from error
