@@ -17,8 +17,7 @@ from starlette.types import Send
 
 from chatmill.app.server.jobs import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.models import Model
-from chatmill.app.server.prompts import Prompt
-from chatmill.app.server.requests import ChatRequest, GenerationRequest
+from chatmill.app.server.requests import ChatRequest, GenerationRequest, Prompt
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
 from chatmill.app.terminal.tokens import tokens_of_ids
 from chatmill.conversation import Part

@@ -13,8 +13,7 @@ from chatmill.app.server import requests
 from chatmill.app.server.answers import Answers, JsonObject, job_response, json_response
 from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.prompts import Prompt, chat_prompts, check_ids, text_prompts, tokenize_prompt, too_long
-from chatmill.app.server.requests import parse
+from chatmill.app.server.requests import Prompt, chat_prompts, check_ids, parse, text_prompts, tokenize_prompt, too_long
 from chatmill.app.server.security import send_response, to_api_error
 from chatmill.app.terminal.tokens import tokens_of_ids
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

@@ -1,9 +1,7 @@
 """The runs page: the listing of runs, their curves and reports, and verdicts on them."""
 
 import asyncio
-import csv
 import json
-import math
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from chatmill.app.runs import CURVE, REPORT, RunFiles, RunRow, State, list_states, run_rows
@@ -23,12 +21,12 @@ from chatmill.app.server.security import ApiError, CancellableResponse, send_eve
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import Run
 from chatmill.pipeline.processes import USER_ERRORS, error_line
+from chatmill.report.inputs import read_curve
 from chatmill.report.sections import downsample
 
 # The runs of the repository in which the server was started: their listing, training curves and reports.
 
 MAX_RUNS = 500  # in the listing
-MAX_FILE_BYTES = 16 << 20  # of a report or a curve
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
 
@@ -65,20 +63,22 @@ class Runs:
         return JSONResponse(await self.listing("refresh" in request.query_params))
 
     async def send_curve(self, request: Request) -> Response:
-        """The points of the curve of a run in the latest listing; none if the curve is missing on this machine."""
+        """(step, bits per byte) of each column, downsampled; none if the curve is missing on this machine."""
         name = request.path_params["name"]
         if not self._files or name not in self._states:
             raise ApiError(404, f"{name:.200}: no such run: see /runs.json", code="no_run")
-        content = await asyncio.to_thread(_read, self._files.file(self._states[name], CURVE))
-        return JSONResponse(points((content or b"").decode("utf-8", "replace")))
+        try:
+            curve = await asyncio.to_thread(read_curve, self._files.file(self._states[name], CURVE))
+        except (OSError, ValueError):
+            curve = {}
+        return JSONResponse({column: downsample(curve[column]) for column in COLUMNS if column in curve})
 
     async def send_report(self, request: Request) -> Response:
         name = request.path_params["name"]
-        found = self._files.files(self._states[name], REPORT) if self._files and name in self._states else {}
-        content = "index.html" in found and await asyncio.to_thread(_read, found["index.html"])
-        if not content:
+        files = self._files.files(self._states[name], REPORT) if self._files and name in self._states else {}
+        if "index.html" not in files:
             raise ApiError(404, f"{name:.200}: there is no report on this machine", code="no_report")
-        return Response(content, media_type="text/html", headers=SANDBOX)
+        return FileResponse(files["index.html"], media_type="text/html", headers=SANDBOX)
 
     def _list(self) -> dict[str, Any]:
         problem, notes = None, []
@@ -94,25 +94,6 @@ class Runs:
             problem = str(error)  # the runs listed before stay
         shown = [run for run in self._rows.values() if not run["is_copy"]]
         return {"runs": shown, "problem": problem, "notes": notes, "read": time()}
-
-
-def _read(file: Path) -> bytes | None:
-    """The bytes of a file that a run wrote, or is writing; None if it is missing or has too many."""
-    return file.read_bytes() if file.is_file() and file.stat().st_size <= MAX_FILE_BYTES else None
-
-
-def points(table: str) -> dict[str, list[list[float]]]:
-    """Downsampled (step, value) points of COLUMNS in a table with tabs; rows without numbers are left out."""
-    columns: dict[str, list[tuple[float, float]]] = {name: [] for name in COLUMNS}
-    for line in csv.DictReader(table.splitlines(), delimiter="\t"):
-        for name, column in columns.items():
-            try:
-                step, value = float(line["step"]), float(line.get(name) or "nan")
-            except (ValueError, TypeError, KeyError):
-                continue
-            if math.isfinite(step) and math.isfinite(value):
-                column.append((step, value))
-    return {name: [list(point) for point in downsample(column)] for name, column in columns.items() if column}
 
 
 # Verdicts on runs: which of two models, or of two groups that differ by their seed alone, is the better one.
