@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import MAX_WHOLE_VOCAB, ChatModel
-from chatmill.pipeline.progress import duration, log, progress_bar
+from chatmill.pipeline.progress import duration, log, progress
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind, Group
@@ -144,7 +144,7 @@ class Display:
         self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
         self._bar = None
         if trainer.group.is_main_process:
-            self._bar = progress_bar(trainer.steps, STAGE, unit=" steps", done=trainer.completed_steps)
+            self._bar = progress((), STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)
 
     def __enter__(self) -> "Display":
         return self

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from chatmill.app.runs import run_git
 from chatmill.pipeline.outputs import SCRATCH, discard_scratch
 from chatmill.pipeline.processes import is_alive
-from chatmill.pipeline.progress import progress_bar
+from chatmill.pipeline.progress import progress
 
 # Its stages, dvc.lock, cache and remotes.
 
@@ -271,7 +271,8 @@ def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
         distinct[identities[file]] = status.st_size, file
     largest_first = sorted(distinct, key=lambda identity: distinct[identity][0], reverse=True)
     total = sum(size for size, _ in distinct.values())
-    with progress_bar(total, description, unit="B", scale=True) as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
+    bar = progress((), description, total=total, unit="B", scale=True)
+    with bar, ThreadPoolExecutor(os.cpu_count()) as threads:
         read = threads.map(lambda identity: _digest(distinct[identity][1], bar), largest_first)
         digests = dict(zip(largest_first, read, strict=True))
     return {file: digests[identity] for file, identity in identities.items()}

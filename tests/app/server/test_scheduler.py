@@ -52,9 +52,7 @@ def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **config):
 
 async def all_of(job):
     """The ids of an answer, or the log probabilities of a text."""
-    results = []
-    while latest := await job.results.get_all():
-        results += latest
+    results = [result async for batch in job.results.batches() for result in batch]
     if job.error:
         raise job.error
     return [i for delta in results for i in delta.ids] if isinstance(job, CompletionJob) else results

@@ -24,7 +24,6 @@ from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
-FLUSH = 0.02  # seconds between two updates, in which a fast model's tokens gather
 JsonObject = dict[str, Any]
 
 
@@ -171,17 +170,15 @@ class _Answer:
         return empty | {"index": self._number, "logprobs": None, "finish_reason": self.job.finish_reason}
 
     async def _updates(self) -> AsyncIterator[Update]:
-        """What is added to the answer, after the prompt where that is to be repeated."""
-        echo = [Part("text", self.prompt.echo)] if self.prompt.echo else []
-        updates = await self.job.results.get_all()
-        if updates or not self.job.error:
-            updates = [Update(echo, [], []), *updates]
-        while updates:
-            yield joined(updates)
-            await self.job.results.wait_closed(FLUSH)
-            updates = await self.job.results.get_all()
+        """What is added to the answer, after the prompt where that is to be repeated; at least one."""
+        start = [Update([Part("text", self.prompt.echo)] if self.prompt.echo else [], [], [])]
+        async for updates in self.job.results.batches():
+            yield joined([*start, *updates])
+            start = []
         if self.job.error:
             raise to_api_error(self.job.error)
+        if start:
+            yield joined(start)
 
     def _common(self, update: Update) -> JsonObject:
         token_ids = {"token_ids": update.ids} if self._returns_ids else {}

@@ -51,12 +51,12 @@ async def token_logprobs(models: Models, request: Request) -> Response:
     job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
 
     async def respond(send: Send) -> None:
-        await job.results.wait_closed()
+        results = [result async for batch in job.results.batches() for result in batch]
         if job.error:
             raise to_api_error(job.error)
         tokenizer = model.loaded.tokenizer
         entries = [token_entry(parameters.ids[0], None, tokenizer) | {"top": []}]  # which nothing precedes
-        for token, logprob, top_logprobs in await job.results.get_all():
+        for token, logprob, top_logprobs in results:
             top = [token_entry(i, value, tokenizer) for i, value in top_logprobs]
             entries.append(token_entry(token, logprob, tokenizer) | {"top": top})
         await send_response(send, json_response({"tokens": entries}))

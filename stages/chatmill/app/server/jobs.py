@@ -3,7 +3,7 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -23,11 +23,12 @@ from chatmill.inference.sampler import (
 
 # A queue from a thread to the event loop.
 
+FLUSH = 0.02  # seconds between two batches, in which the tokens of a fast model gather
 Result = TypeVar("Result")
 
 
 class ResultQueue(Generic[Result]):
-    """A queue from one thread to one asyncio task, which gets all items at once and is woken only if it waits."""
+    """A queue from one thread to one asyncio task, which is woken only if it waits."""
 
     def __init__(self) -> None:
         """Must be called in the event loop."""
@@ -46,19 +47,19 @@ class ResultQueue(Generic[Result]):
         self._wake(self._closed)
         self._wake(self._changed)
 
-    async def get_all(self) -> list[Result]:
-        """Wait for items and return all that have come since the last call; [] if the queue is closed and empty."""
-        while not (self._items or self._closed.is_set()):
-            self._changed.clear()
-            if not self._items:  # one may have come before the thread saw that the event is cleared
-                await self._changed.wait()
-        return [self._items.popleft() for _ in range(len(self._items))]
-
-    async def wait_closed(self, seconds: float | None = None) -> None:
-        """Wait until the queue is closed, at most `seconds`, so that results gather."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closed.wait()
+    async def batches(self) -> AsyncIterator[list[Result]]:
+        """The items that have come since the last ones, until the queue is closed; the first without delay."""
+        while True:
+            if items := [self._items.popleft() for _ in range(len(self._items))]:
+                yield items
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), FLUSH)
+            elif self._closed.is_set():
+                return
+            else:
+                self._changed.clear()
+                if not self._items:  # one may have come before the thread saw that the event is cleared
+                    await self._changed.wait()
 
     def _wake(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the event loop is closed already
@@ -122,7 +123,6 @@ class Job(ABC):
         """
 
     def finish(self, error: Exception | None = None) -> None:
-        """End the job and close its results."""
         self.error, self.ended_at = error, perf_counter()
         self.results.close()
 

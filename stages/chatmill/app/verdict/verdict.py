@@ -135,14 +135,9 @@ class BitsDifference(NamedTuple):
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
 
-def bits_difference(
-    first: Sequence[np.ndarray], second: Sequence[np.ndarray], noise: Noise | None = None
-) -> BitsDifference:
-    """The difference between two sides, given the nats (C,) of the same texts under each of their runs.
-
-    `noise` is by default `seed_noise` of the two.
-    """
-    noise = noise or seed_noise([first, second])
+def bits_difference(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> BitsDifference:
+    """The difference between two sides, given the nats (C,) of the same texts under each of their runs."""
+    noise = seed_noise([first, second])
     of_first, of_second = (np.mean(side, axis=0) for side in (first, second))
     value = float(of_second.sum() / of_first.sum()) - 1
     sampled = bootstrap(of_second - of_first, of_first)
