@@ -142,7 +142,7 @@ class Display:
         self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
         self._first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
         self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
-        self._bar = None
+        self._bar: Any = None
         if trainer.group.is_main_process:
             self._bar = progress((), STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)
 

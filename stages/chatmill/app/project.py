@@ -271,7 +271,7 @@ def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
         distinct[identities[file]] = status.st_size, file
     largest_first = sorted(distinct, key=lambda identity: distinct[identity][0], reverse=True)
     total = sum(size for size, _ in distinct.values())
-    bar = progress((), description, total=total, unit="B", scale=True)
+    bar: Any = progress((), description, total=total, unit="B", scale=True)
     with bar, ThreadPoolExecutor(os.cpu_count()) as threads:
         read = threads.map(lambda identity: _digest(distinct[identity][1], bar), largest_first)
         digests = dict(zip(largest_first, read, strict=True))

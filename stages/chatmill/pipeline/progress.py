@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Generic, TypeVar
 
 from tqdm import tqdm
@@ -91,8 +92,8 @@ def progress(
     total = len(items) if total is None and isinstance(items, Sized) else total
     if not on_terminal():
         return ProgressLines(items, description, total=total, unit=unit, scale=scale, done=done)
-    bar = {"desc": description, "total": total, "unit": unit, "unit_scale": scale, "initial": done}
-    return tqdm(items, **bar, leave=False, dynamic_ncols=True, mininterval=0.2)
+    bar = partial(tqdm, leave=False, dynamic_ncols=True, mininterval=0.2)
+    return bar(items, desc=description, total=total, unit=unit, unit_scale=scale, initial=done)
 
 
 def on_terminal() -> bool:

@@ -4,8 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig
-from chatmill.app.server.scheduler import Scheduler
+from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Scheduler
 from chatmill.app.server.security import ApiError
 from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import PromptBuilder

@@ -15,9 +15,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Send
 
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.models import Model
 from chatmill.app.server.requests import ChatRequest, GenerationRequest, Prompt
+from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
 from chatmill.app.terminal.tokens import tokens_of_ids
 from chatmill.conversation import Part

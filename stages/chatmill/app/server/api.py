@@ -11,10 +11,10 @@ from starlette.types import Send
 
 from chatmill.app.server import requests
 from chatmill.app.server.answers import Answers, JsonObject, job_response, json_response
-from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.requests import Prompt, chat_prompts, check_ids, parse, text_prompts, tokenize_prompt, too_long
-from chatmill.app.server.security import send_response, to_api_error
+from chatmill.app.server.scheduler import GenerationConfig, LogprobsJob
+from chatmill.app.server.security import ApiError, send_response, to_api_error
 from chatmill.app.terminal.tokens import tokens_of_ids
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -23,6 +23,7 @@ AnswerRequest = TypeVar("AnswerRequest", requests.ChatRequest, requests.Completi
 # The endpoints for tokens: ids of texts, texts of ids, and log probabilities.
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
+MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 
 
 async def tokenize(models: Models, request: Request) -> Response:
@@ -48,6 +49,9 @@ async def token_logprobs(models: Models, request: Request) -> Response:
     check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
     if len(parameters.ids) > model.context:
         raise too_long(len(parameters.ids), model.context, "ids")
+    if len(parameters.ids) > (most := MAX_LOGITS // model.loaded.engine.vocab_size):
+        message = f"ids: expected at most {most}, got {len(parameters.ids)}"
+        raise ApiError(400, message, param="ids", code="invalid_value")
     job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
 
     async def respond(send: Send) -> None:

@@ -233,7 +233,7 @@ async def parse(request: Request, request_type: type[RequestType]) -> RequestTyp
 class Prompt(NamedTuple):
     ids: list[int]
     dropped_messages: int = 0  # that did not fit the context
-    answer_prefix: str | None = None  # as in jobs.GenerationConfig
+    answer_prefix: str | None = None  # as in GenerationConfig
     echo: str = ""  # the text of the prompt, if the answer is to repeat it
     lost: str = ""  # characters of the last message for which the tokenizer has no tokens
 
