@@ -85,7 +85,6 @@ class LossWatch:
             raise ValueError(_advice(f"step {first}: the loss {change}", read))
 
     def limit(self) -> float:
-        """The loss above which a step is a spike."""
         if len(self.losses) < _MIN_HISTORY:
             return self.losses[0] + _MIN_RISE if self.losses else math.inf
         middle = median(self.losses)

@@ -28,8 +28,6 @@ _COMMITTED = re.compile(rb"^committer .* (\d+) [-+]\d+$", re.MULTILINE)
 
 
 class State(NamedTuple):
-    """What a revision, or the workspace, says of its run."""
-
     rev: str
     kind: str
     label: str | None

@@ -77,7 +77,6 @@ class Models:
     def __init__(
         self, names: Sequence[str], options: ServingOptions, names_of_runs: Callable[[], list[str]] = list
     ) -> None:
-        """The models of runs can be loaded on request."""
         self.names, self.options, self._names_of_runs = list(dict.fromkeys(names)), options, names_of_runs
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
@@ -149,7 +148,6 @@ class Models:
         return sampling | {"max_tokens": self.options.max_tokens}
 
     async def _load_in_thread(self, name: str) -> Model:
-        """Load a model without blocking the event loop."""
         try:
             await self._evict_idle()
             return self.add(name, await asyncio.to_thread(self._load, name))

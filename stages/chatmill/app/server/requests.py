@@ -103,7 +103,6 @@ class GenerationRequest(ModelRequest):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the stream ends with the usage, the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, defaults: Sampling, seed: int) -> Sampling:
@@ -161,7 +160,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, each a text or ids."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         several = [item for item in self.prompt if not isinstance(item, int)]

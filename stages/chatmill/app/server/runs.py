@@ -32,10 +32,7 @@ SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inl
 
 
 class Runs:
-    """The runs of a folder, listed on request."""
-
     def __init__(self, folder: Path) -> None:
-        """Nothing is read before the first request."""
         self._folder = folder
         self._listing: asyncio.Task[dict[str, Any]] | None = None
         self._rows: dict[str, RunRow] = {}
@@ -104,8 +101,6 @@ MAX_PAGES = 20  # that are kept
 
 
 class VerdictRequest(BaseModel):
-    """The names of runs by side."""
-
     sides: Annotated[
         list[Annotated[list[str], Field(min_length=1, max_length=MAX_NAMES)]],
         Field(min_length=2, max_length=MAX_SIDES),

@@ -36,7 +36,6 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as a JSON object."""
         error_type = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
@@ -47,7 +46,6 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The ApiError for an exception that ended a job."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValueError):
@@ -221,7 +219,6 @@ def _given_key(headers: Headers) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

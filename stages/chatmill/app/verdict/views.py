@@ -142,7 +142,6 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The sides that are worth choosing, and the baselines."""
         best = ", ".join(side.letter for side in frontier(self.sides))
         parts = [f"No other side is at least as good in bits per byte, latency and size as: {best}."]
         parts += [f"{name} needs {in_bits(bits)} bits per byte." for name, bits in self.baselines.items() if bits]
