@@ -23,7 +23,6 @@ from chatmill.pipeline.progress import progress
 
 LOCK_FILE = "dvc.lock"
 TEMPORARY = ".tmp"  # ends the name of a file that DVC has not finished
-BLOCK = 1 << 20
 _OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -262,15 +261,13 @@ def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
 
 
 def _digest(file: Path, bar: Any) -> Digest:
-    digest, size, block = hashlib.md5(usedforsecurity=False), 0, memoryview(bytearray(BLOCK))
     try:
         with file.open("rb", buffering=0) as stream:
-            while count := stream.readinto(block):
-                digest.update(block[:count])
-                size += count
-                bar.update(count)
+            digest = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False))
+            size = stream.tell()
     except OSError as error:
-        return Digest("", size, error.strerror or str(error))
+        return Digest("", 0, error.strerror or str(error))
+    bar.update(size)
     return Digest(digest.hexdigest(), size)
 
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
 from chatmill.app.server.models import Model
@@ -62,13 +61,6 @@ class ModelRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: Annotated[str, Field(max_length=1000)] | None = None
-
-    @model_validator(mode="after")
-    def _refuse_unsupported(self) -> Self:
-        for name, value in (self.model_extra or {}).items():
-            if name in UNSUPPORTED and value not in (None, False, "", [], {}):
-                raise PydanticCustomError("unsupported", "{name}", {"name": name})
-        return self
 
 
 class StreamOptions(BaseModel):
@@ -189,17 +181,12 @@ class TokensRequest(ModelRequest):
 
 def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
     first = error.errors(include_url=False)[0]
-    place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
-    match first["type"]:
-        case "json_invalid":
-            return ApiError(400, f"the body is not JSON: {name.removeprefix('Invalid JSON: ')}", code="invalid_json")
-        case "unsupported":
-            return ApiError(
-                400, f"{name}: this server does not support it", param=place or name, code="unsupported_parameter"
-            )
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
+        return ApiError(400, message, code="invalid_json")
     keys = keys_of(first["loc"], json.loads(body))
     message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
-    return ApiError(400, message, param=place, code="invalid_value")
+    return ApiError(400, message, param=str(first["loc"][0]) if first["loc"] else None, code="invalid_value")
 
 
 # Read and parse the body of a request.
@@ -220,9 +207,13 @@ async def parse(request: Request, request_type: type[RequestType]) -> RequestTyp
     except TimeoutError as error:
         raise ApiError(408, f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds") from error
     try:
-        return request_type.model_validate_json(bytes(body))
+        parameters = request_type.model_validate_json(bytes(body))
     except ValidationError as error:
         raise validation_error(error, request_type, bytes(body)) from error
+    for name, value in (parameters.model_extra or {}).items():
+        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+            raise ApiError(400, f"{name}: this server does not support it", param=name, code="unsupported_parameter")
+    return parameters
 
 
 # The ids of a conversation or text; invalid and too long ones are refused.

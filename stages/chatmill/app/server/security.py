@@ -84,17 +84,15 @@ class CancellableResponse(Response):
         self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        responding = asyncio.ensure_future(self._respond(send))
-        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        tasks = [asyncio.ensure_future(each) for each in (self._respond(send), _wait_for_disconnect(receive))]
         try:
-            await asyncio.wait({responding, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            unfinished = [task for task in (responding, disconnect) if not task.done()]
-            for task in unfinished:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
-        if responding.done() and not responding.cancelled():
-            responding.result()
+            responded, _ = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(responded, Exception):
+            raise responded
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
