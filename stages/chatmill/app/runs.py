@@ -62,8 +62,8 @@ def list_states(folder: Path, most: int) -> list[State]:
     contents = iter(contents_of(folder, names))
     states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [_bytes_of(folder / path) for path in FILES])]
     for run in runs:
-        committed = _COMMITTED.search(next(contents))
-        state = _state(*run, [next(contents) for _ in FILES])
+        committed = _COMMITTED.search(next(contents, b""))
+        state = _state(*run, [next(contents, b"") for _ in FILES])
         states.append(state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat()))
     return states
 
@@ -190,7 +190,7 @@ def run_rows(states: Sequence[State], folder: Path, files: RunFiles) -> list[Run
     rows = [run_row(state, files) for state in states]
     if states[0].rev == WORKSPACE and is_unchanged(states[0], files):
         mark_copies(states, rows)
-    tell_apart(rows)
+    tell_apart(rows, list(map(settings_of, states)))
     name_rows(rows, folder)
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
     for run in rows:
@@ -240,12 +240,8 @@ def name_rows(rows: Sequence[RunRow], folder: Path) -> None:
         run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
 
 
-def tell_apart(rows: list[RunRow]) -> None:
-    """Give each run what its settings differ in from those of most, and a group: runs that differ by their seed alone.
-
-    The settings are taken from the rows. Where code or data differ alone, the first digits of their sum are told.
-    """
-    settings = [run.pop("settings") for run in rows]
+def tell_apart(rows: Sequence[RunRow], settings: Sequence[dict[str, str]]) -> None:
+    """Give each run what it differs in from most, and a group: runs that differ by their seed alone."""
     common = {
         key: Counter(found.get(key) for found in settings if found).most_common(1)[0][0]
         for key in dict.fromkeys(key for found in settings for key in found)
@@ -258,7 +254,7 @@ def tell_apart(rows: list[RunRow]) -> None:
 
 
 def settings_of(state: State) -> dict[str, str]:
-    """All parameters of a run by dotted key, and the sum of its code and data."""
+    """All parameters of a run by dotted key, and the first digits of a sum of its code and data."""
     if not state.params:
         return {}
     inputs = sorted((path, digest) for path, digest in state.deps.items() if path.startswith(INPUTS))
@@ -277,7 +273,6 @@ def run_row(state: State, files: RunFiles) -> RunRow:
         "is_copy": False,
         "model": any(files.files(state, output) for output in MODEL_FOLDERS),
         "report": bool(files.files(state, REPORT)),
-        "settings": settings_of(state),  # until tell_apart
         "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
         "vocabulary": None,  # this and the next are read from the model's files
         "parameters": None,

@@ -118,6 +118,7 @@ class Models:
         """What is known of a model; null is what is not known before the model is loaded."""
         model = self._models.get(name)
         engine = model.loaded.engine if model else None
+        sampling = {key: value for key, value in asdict(self.options.sampling).items() if key != "seed"}
         return {
             "id": name,
             "object": "model",
@@ -130,7 +131,7 @@ class Models:
             "size": engine and engine.num_bytes,
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
-            "defaults": self._defaults(),
+            "defaults": sampling | {"max_tokens": self.options.max_tokens},
             **self._introductions.get(name, {"about": None, "prompts": []}),
         }
 
@@ -142,10 +143,6 @@ class Models:
             await asyncio.sleep(0.05)
         for scheduler in schedulers:
             await asyncio.to_thread(scheduler.stop)
-
-    def _defaults(self) -> dict[str, Any]:
-        sampling = {name: value for name, value in asdict(self.options.sampling).items() if name != "seed"}
-        return sampling | {"max_tokens": self.options.max_tokens}
 
     async def _load_in_thread(self, name: str) -> Model:
         try:
