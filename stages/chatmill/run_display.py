@@ -232,13 +232,9 @@ def check_memory(needed: Callable[[int], int], depth: int, available: int) -> No
     largest = next((lower for lower in range(depth, 0, -1) if needed(lower) <= available), None)
     fits = f"depth {largest} is the largest that fits" if largest else "no depth fits"
     raise ValueError(
-        f"train_model.depth = {depth} needs about {_gigabytes(needed(depth))} of memory, and {_gigabytes(available)} "
-        f"are free: {fits}; or lower context or batch_size"
+        f"train_model.depth = {depth} needs about {needed(depth) / 1e9:,.1f} GB of memory, and {available / 1e9:,.1f} "
+        f"GB are free: {fits}; or lower context or batch_size"
     )
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"
 
 
 def available_memory(device: torch.device) -> int:
