@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import MAX_WHOLE_VOCAB, ChatModel
-from chatmill.pipeline.progress import duration, log, progress_bar
+from chatmill.pipeline.progress import duration, log, progress
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind, Group
@@ -85,7 +85,6 @@ class LossWatch:
             raise ValueError(_advice(f"step {first}: the loss {change}", read))
 
     def limit(self) -> float:
-        """The loss above which a step is a spike."""
         if len(self.losses) < _MIN_HISTORY:
             return self.losses[0] + _MIN_RISE if self.losses else math.inf
         middle = median(self.losses)
@@ -142,9 +141,9 @@ class Display:
         self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
         self._first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
         self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
-        self._bar = None
+        self._bar: Any = None
         if trainer.group.is_main_process:
-            self._bar = progress_bar(trainer.steps, STAGE, unit=" steps", done=trainer.completed_steps)
+            self._bar = progress((), STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)
 
     def __enter__(self) -> "Display":
         return self
@@ -233,13 +232,9 @@ def check_memory(needed: Callable[[int], int], depth: int, available: int) -> No
     largest = next((lower for lower in range(depth, 0, -1) if needed(lower) <= available), None)
     fits = f"depth {largest} is the largest that fits" if largest else "no depth fits"
     raise ValueError(
-        f"train_model.depth = {depth} needs about {_gigabytes(needed(depth))} of memory, and {_gigabytes(available)} "
-        f"are free: {fits}; or lower context or batch_size"
+        f"train_model.depth = {depth} needs about {needed(depth) / 1e9:,.1f} GB of memory, and {available / 1e9:,.1f} "
+        f"GB are free: {fits}; or lower context or batch_size"
     )
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"
 
 
 def available_memory(device: torch.device) -> int:

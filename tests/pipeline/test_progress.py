@@ -3,7 +3,7 @@ import sys
 import pytest
 from tqdm import tqdm
 
-from chatmill.pipeline.progress import ProgressLines, progress, progress_bar
+from chatmill.pipeline.progress import ProgressLines, progress
 
 
 class FakeClock:
@@ -19,7 +19,7 @@ class FakeClock:
 def lines_of(items, capsys, seconds=1.0, **options):
     """What counting the items writes, when each takes so many seconds."""
     clock, counted = FakeClock(), []
-    for item in ProgressLines(items, "count", clock=clock, **options):
+    for item in ProgressLines(items, "count", clock=clock, total=len(items), **options):
         clock.now += seconds
         counted.append(item)
     assert counted == list(items)
@@ -41,7 +41,7 @@ def test_lines_say_how_many_of_how_many_and_the_time_that_is_left(capsys):
 
 def test_the_time_of_the_first_item_which_may_compile_is_not_expected_of_others(capsys):
     clock = FakeClock()
-    for number, _ in enumerate(ProgressLines(range(40), "count", clock=clock)):
+    for number, _ in enumerate(ProgressLines(range(40), "count", total=40, clock=clock)):
         clock.now += 1.0 if number else 60.0
     assert capsys.readouterr().err.splitlines()[:2] == ["count: 1 of 40", "count: 21 of 40, 19 s left"]
 
@@ -50,4 +50,3 @@ def test_the_time_of_the_first_item_which_may_compile_is_not_expected_of_others(
 def test_bars_are_for_terminals(monkeypatch, terminal, kind):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
     assert isinstance(progress([1], "count"), kind)
-    assert isinstance(progress_bar(1, "count"), kind)

@@ -149,11 +149,7 @@ def stage(folder):
             "raw.jsonl: no conversations remain of 2 (language 2)",
         ),
         ("{format: messages, files: 3}", b"x", "chats.files: expected a string, or a list, each entry a string, got 3"),
-        (
-            "{format: messages, files: [3]}",
-            b"x",
-            "chats.files: expected a string, or a list, each entry a string, got [3]",
-        ),
+        ("{format: messages, files: [3]}", b"x", "chats.files.0: expected a string, got 3"),
         ("format: messages", None, "raw.jsonl: no such file or directory"),
         ("format: messages", b"\xff\n", "raw.jsonl:1: not UTF-8 at byte 0 of the file"),
     ],

@@ -73,7 +73,7 @@ def test_every_type_trains_and_gives_the_same_bytes_in_another_process(chat, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"type": "words"}, "train_tokenizer.type = 'words': expected one of bpe, byte, char, pretrained, "),
+        ({"type": "words"}, "train_tokenizer.type: expected bpe, byte, char, pretrained, "),
         ({"words": {}}, "unknown parameter train_tokenizer.words"),
         ({"bpe": {"patern": "qwen2"}}, "unknown parameter train_tokenizer.bpe.patern"),
         ({"bpe": {"pattern": "qwen"}}, 'train_tokenizer.bpe.pattern = "qwen": expected qwen2, llama3'),

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +17,12 @@ from typing import Any, NamedTuple
 from chatmill.app.runs import run_git
 from chatmill.pipeline.outputs import SCRATCH, discard_scratch
 from chatmill.pipeline.processes import is_alive
-from chatmill.pipeline.progress import progress_bar
+from chatmill.pipeline.progress import progress
 
 # Its stages, dvc.lock, cache and remotes.
 
 LOCK_FILE = "dvc.lock"
 TEMPORARY = ".tmp"  # ends the name of a file that DVC has not finished
-BLOCK = 1 << 20
 _OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
@@ -37,19 +35,24 @@ class Item(NamedTuple):
     external: bool = False  # of a .dvc file: no stage makes it
 
 
-@dataclass(frozen=True)
 class Project:
-    """A DVC project on this machine. `commands` and `outputs` are those of dvc.yaml, by stage."""
+    """A DVC project on this machine."""
 
-    root: Path
-    cache: Path
-    databases: tuple[Path, ...]  # in which DVC notes what it need not read again
-    remotes: dict[str, Path]  # that are folders
-    unchecked_remotes: dict[str, str]
-    commands: dict[str, Any]
-    outputs: dict[str, dict[str, bool]]  # whether the cache has it, by path
-    sources: list[Item]
-    ignore: Any
+    def __init__(self, repo: Any) -> None:
+        """Raises ValueError where dvc.yaml cannot be read; dvc.lock is not read."""
+        from dvc.parsing import DataResolver
+
+        self.root, self.cache = Path(repo.root_dir), Path(repo.cache.legacy.path)
+        self.databases = [Path(repo.site_cache_dir) / name for name in ("hashes", "index")]  # of what DVC has read
+        urls = {name: settings["url"] for name, settings in repo.config["remote"].items()}
+        self.remotes = {name: Path(url) for name, url in urls.items() if "://" not in url and Path(url).is_dir()}
+        self.unchecked_remotes = {name: url for name, url in urls.items() if name not in self.remotes}
+        pipeline = _read_pipeline(self.root / "dvc.yaml")
+        stages = DataResolver(repo, repo.root_dir, pipeline).resolve()["stages"]
+        self.commands = {name: stage["cmd"] for name, stage in stages.items()}
+        self.outputs = {name: _outputs(stage) for name, stage in stages.items()}
+        self.sources = list(_sources(repo))
+        self._ignore = repo.dvcignore
 
     @property
     def temporary(self) -> Path:
@@ -64,7 +67,7 @@ class Project:
 
         place = self.root / path
         if place.is_dir():
-            found = map(Path, self.ignore.find(localfs, str(place)))
+            found = map(Path, self._ignore.find(localfs, str(place)))
             return {file.relative_to(place).as_posix(): file for file in found}
         return {"": place} if place.is_file() else {}
 
@@ -90,7 +93,7 @@ class Project:
 
 @contextmanager
 def open_project(folder: Path) -> Iterator[Project]:
-    """The DVC project that a folder lies in; dvc.lock is not read.
+    """The DVC project that a folder lies in.
 
     Raises ValueError where there is none, or where dvc.yaml or a .dvc file cannot be read.
     """
@@ -101,31 +104,11 @@ def open_project(folder: Path) -> Iterator[Project]:
         raise ValueError("this command requires DVC: pip install dvc") from error
     try:
         with Repo(str(folder)) as repo:
-            yield _read_project(repo)
+            yield Project(repo)
     except NotDvcRepoError as error:
         raise ValueError(f"{folder}: expected a project, a folder with .dvc and dvc.yaml: call this there") from error
     except DvcException as error:
         raise ValueError(f"{folder}: {error}") from error
-
-
-def _read_project(repo: Any) -> Project:
-    from dvc.parsing import DataResolver
-
-    root = Path(repo.root_dir)
-    stages = DataResolver(repo, repo.root_dir, _read_pipeline(root / "dvc.yaml")).resolve()["stages"]
-    urls = {name: settings["url"] for name, settings in repo.config["remote"].items()}
-    folders = {name: Path(url) for name, url in urls.items() if "://" not in url and Path(url).is_dir()}
-    return Project(
-        root=root,
-        cache=Path(repo.cache.legacy.path),
-        databases=tuple(Path(repo.site_cache_dir) / name for name in ("hashes", "index")),
-        remotes=folders,
-        unchecked_remotes={name: url for name, url in urls.items() if name not in folders},
-        commands={name: stage["cmd"] for name, stage in stages.items()},
-        outputs={name: _outputs(stage) for name, stage in stages.items()},
-        sources=list(_sources(repo)),
-        ignore=repo.dvcignore,
-    )
 
 
 def _read_pipeline(file: Path) -> dict[str, Any]:
@@ -190,7 +173,6 @@ def lock_problem(content: bytes) -> str | None:
 
 
 def items(entry: dict[str, Any], kind: str) -> list[Item]:
-    """The `deps` or `outs` of an entry."""
     return [Item(one["path"], one["md5"]) for one in entry.get(kind) or [] if "md5" in one]
 
 
@@ -271,22 +253,21 @@ def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
         distinct[identities[file]] = status.st_size, file
     largest_first = sorted(distinct, key=lambda identity: distinct[identity][0], reverse=True)
     total = sum(size for size, _ in distinct.values())
-    with progress_bar(total, description, unit="B", scale=True) as bar, ThreadPoolExecutor(os.cpu_count()) as threads:
+    bar: Any = progress((), description, total=total, unit="B", scale=True)
+    with bar, ThreadPoolExecutor(os.cpu_count()) as threads:
         read = threads.map(lambda identity: _digest(distinct[identity][1], bar), largest_first)
         digests = dict(zip(largest_first, read, strict=True))
     return {file: digests[identity] for file, identity in identities.items()}
 
 
 def _digest(file: Path, bar: Any) -> Digest:
-    digest, size, block = hashlib.md5(usedforsecurity=False), 0, memoryview(bytearray(BLOCK))
     try:
         with file.open("rb", buffering=0) as stream:
-            while count := stream.readinto(block):
-                digest.update(block[:count])
-                size += count
-                bar.update(count)
+            digest = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False))
+            size = stream.tell()
     except OSError as error:
-        return Digest("", size, error.strerror or str(error))
+        return Digest("", 0, error.strerror or str(error))
+    bar.update(size)
     return Digest(digest.hexdigest(), size)
 
 
@@ -302,7 +283,6 @@ class Leftover(NamedTuple):
 
 
 def leftovers(project: Project) -> Iterator[Leftover]:
-    """What ended processes left in the project."""
     rwlock = project.temporary / RWLOCK
     if rwlock.exists() and ((named := _named(rwlock)) is None or (named and not _living(named, rwlock))):
         yield Leftover(rwlock, "names no process that runs", lambda: rwlock.write_text("{}", encoding="utf-8"))

@@ -3,13 +3,14 @@
 import hashlib
 import json
 import math
+import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from math import prod
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -21,22 +22,20 @@ from chatmill.report.speed import fastest
 
 TIMEOUT_SECONDS = 30
 FILES = "params.yaml", "dvc.lock", "data/metrics/summary.json"
-FORMAT, TIME = "%(objectname) %(refname)", "format-local:%Y-%m-%dT%H:%M:%S"
 BRANCHES, EXPERIMENTS = "refs/heads/", "refs/exps/"
 INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no run is
+_COMMITTED = re.compile(rb"^committer .* (\d+) [-+]\d+$", re.MULTILINE)
 
 
 class State(NamedTuple):
     rev: str
     kind: str
     label: str | None
-    data: dict[str, Any]
-
-
-class Reference(NamedTuple):
-    rev: str
-    name: str
-    baseline: str | None  # the commit from which an experiment was started
+    params: dict[str, Any]
+    summary: Metrics
+    deps: dict[str, str]  # MD5 by path
+    outs: dict[str, str]
+    when: str | None = None  # committed, in local time
 
 
 def list_states(folder: Path, most: int) -> list[State]:
@@ -44,50 +43,29 @@ def list_states(folder: Path, most: int) -> list[State]:
 
     Raises ValueError where git cannot list them.
     """
-    references = _references(folder, most)
-    labels = {each.rev: each.name for each in references if each.baseline is None}
-    experiments = defaultdict[str, list[Reference]](list)
-    for each in references:
-        if each.baseline is not None:
-            experiments[each.baseline].append(each)
-    data = read_revisions(folder, [*labels, *experiments, *(each.rev for each in references)])
-    own = [file.read_bytes() if file.is_file() else b"" for file in (folder / path for path in FILES)]
-    states = [State(WORKSPACE, WORKSPACE, WORKSPACE, _of_files(own))]
-    for rev in dict.fromkeys([*labels, *experiments]):
-        states.append(State(rev, "branch" if rev in labels else "commit", labels.get(rev), data[rev]))
-        states += [State(each.rev, "experiment", each.name, data[each.rev]) for each in experiments[rev]]
-    return states
-
-
-def _references(folder: Path, most: int) -> list[Reference]:
-    """The branches, and the latest `most` experiments, refs/exps/AB/CDEF…/NAME by their baseline's hash."""
-    listing = run_git(folder, ["for-each-ref", "--sort=-committerdate", f"--format={FORMAT}", BRANCHES, EXPERIMENTS])
-    found, experiments = [], 0
-    for line in listing.decode("utf-8", "surrogateescape").splitlines():
+    listing = ["for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", BRANCHES, EXPERIMENTS]
+    branches: dict[str, str] = {}
+    experiments = defaultdict[str, list[tuple[str, str]]](list)  # revision and name, by the commit before
+    for line in run_git(folder, listing).decode("utf-8", "surrogateescape").splitlines():
         rev, name = line.split(" ", 1)
+        parts = name.removeprefix(EXPERIMENTS).split("/", 2)  # refs/exps/AB/CDEF…/NAME
         if name.startswith(BRANCHES):
-            found.append(Reference(rev, name.removeprefix(BRANCHES), None))
-            continue
-        parts = name.removeprefix(EXPERIMENTS).split("/", 2)
-        if len(parts) == 3 and parts[0] not in INTERNAL and experiments < most:
-            experiments += 1
-            found.append(Reference(rev, parts[2], parts[0] + parts[1]))
-    return found
-
-
-def read_revisions(folder: Path, revisions: list[str]) -> dict[str, dict[str, Any]]:
-    """What the files of each revision say, and when it was committed."""
-    revisions = list(dict.fromkeys(revisions))
-    if not revisions:
-        return {}
-    files = iter(contents_of(folder, [f"{rev}:./{path}" for rev in revisions for path in FILES]))
-    data = {rev: _of_files([next(files, b"") for _ in FILES]) for rev in revisions}
-    log = ["log", "--no-walk", f"--date={TIME}", "--format=%H %cd", "--stdin"]
-    times = run_git(folder, log, "\n".join(data).encode())
-    for line in times.decode().splitlines():
-        rev, _, when = line.partition(" ")
-        data[rev]["timestamp"] = when
-    return data
+            branches[rev] = name.removeprefix(BRANCHES)
+        elif len(parts) == 3 and parts[0] not in INTERNAL and most > 0:
+            experiments[parts[0] + parts[1]].append((rev, parts[2]))
+            most -= 1
+    runs: list[tuple[str, str, str | None]] = []
+    for rev in dict.fromkeys([*branches, *experiments]):
+        runs.append((rev, "branch" if rev in branches else "commit", branches.get(rev)))
+        runs += [(experiment, "experiment", name) for experiment, name in experiments[rev]]
+    names = [name for rev, *_ in runs for name in (rev, *(f"{rev}:./{path}" for path in FILES))]
+    contents = iter(contents_of(folder, names))
+    states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [_bytes_of(folder / path) for path in FILES])]
+    for run in runs:
+        committed = _COMMITTED.search(next(contents, b""))
+        state = _state(*run, [next(contents, b"") for _ in FILES])
+        states.append(state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat()))
+    return states
 
 
 def contents_of(folder: Path, objects: list[str]) -> list[bytes]:
@@ -102,16 +80,21 @@ def contents_of(folder: Path, objects: list[str]) -> list[bytes]:
     return contents
 
 
-def _of_files(contents: list[bytes]) -> dict[str, Any]:
-    """What FILES say, given their contents."""
-    parameters, lock, summary = map(parse_mapping, contents)
-    data: dict[str, Any] = {"timestamp": None, "params": parameters, "summary": summary}
-    with suppress(AttributeError, KeyError, TypeError):  # where the lock is damaged
-        stages = list((lock.get("stages") or {}).values())
-        for kind in ("deps", "outs"):
-            entries = [entry for stage in stages for entry in stage.get(kind) or []]
-            data[kind] = {entry["path"]: {"hash": entry.get("md5")} for entry in entries}
-    return data
+def _state(rev: str, kind: str, label: str | None, files: Iterable[bytes]) -> State:
+    """A state, given the contents of FILES; of a damaged lock nothing is known."""
+    parameters, lock, summary = map(parse_mapping, files)
+    deps, outs = dict[str, str](), dict[str, str]()
+    try:
+        for stage in (lock.get("stages") or {}).values():
+            deps |= {entry["path"]: entry.get("md5") for entry in stage.get("deps") or []}
+            outs |= {entry["path"]: entry.get("md5") for entry in stage.get("outs") or []}
+    except (AttributeError, KeyError, TypeError):
+        return State(rev, kind, label, parameters, summary, {}, {})
+    return State(rev, kind, label, parameters, summary, deps, outs)
+
+
+def _bytes_of(file: Path) -> bytes:
+    return file.read_bytes() if file.is_file() else b""
 
 
 def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
@@ -145,48 +128,24 @@ class RunFiles:
         except DvcException as error:
             raise ValueError(f"{folder}: {error}") from error
 
-    def files(self, run: dict[str, Any], output: Path) -> dict[str, Path]:
-        """The paths of an output's files, by name; empty if one of them is missing on this machine."""
+    def file(self, run: State, output: Path) -> Path:
+        """The path of an output; nothing lies there if it is missing on this machine."""
+        if run.rev == WORKSPACE:
+            return self._root / output
+        return self._cache_path(run.outs.get(output.as_posix()) or "none")
+
+    def files(self, run: State, output: Path) -> dict[str, Path]:
+        """The paths of a folder's files, by name; empty if one of them is missing on this machine."""
         folder = self._root / output
-        if run["rev"] == WORKSPACE and folder.is_dir():
+        if run.rev == WORKSPACE and folder.is_dir():
             return {file.name: file for file in folder.iterdir()}
-        digest = run["outs"].get(output.as_posix(), {}).get("hash") or ""
+        digest = run.outs.get(output.as_posix()) or ""
         try:
             entries = json.loads(self._cache_path(digest).read_bytes()) if digest.endswith(".dir") else []
             files = {entry["relpath"]: self._cache_path(entry["md5"]) for entry in entries}
         except (OSError, ValueError, TypeError, KeyError):
             return {}
         return files if all(file.is_file() for file in files.values()) else {}
-
-    def content(self, run: dict[str, Any], output: Path) -> Any:
-        """The content of an output that is a JSON file; None if it is missing on this machine."""
-        try:
-            return json.loads(self.file(run, output).read_bytes())
-        except (OSError, ValueError):
-            return None
-
-    def file(self, run: dict[str, Any], output: Path) -> Path:
-        """The path of an output that is a file; nothing lies there if it is missing on this machine."""
-        digest = run["outs"].get(output.as_posix(), {}).get("hash") or "none"
-        return self._root / output if run["rev"] == WORKSPACE else self._cache_path(digest)
-
-    def read(self, revision: str, output: Path, most_bytes: int) -> bytes | None:
-        """The bytes of a file that a run wrote, or is writing; None if it is missing or has more than `most_bytes`."""
-        from dvc.api import DVCFileSystem
-        from dvc.exceptions import DvcException
-        from dvc.repo import Repo
-        from dvc_data.index import DataIndexError
-
-        own = self._root / output
-        with suppress(OSError, DataIndexError, DvcException), ExitStack() as opened:
-            if revision == WORKSPACE and own.is_file():
-                stream: IO[bytes] = opened.enter_context(own.open("rb"))
-            else:
-                repo = opened.enter_context(Repo(str(self._root), rev=None if revision == WORKSPACE else revision))
-                stream = opened.enter_context(DVCFileSystem(repo).open(output.as_posix()))
-            content = stream.read(most_bytes + 1)
-            return content if len(content) <= most_bytes else None
-        return None
 
     def _cache_path(self, digest: str) -> Path:
         return self._cache / digest[:2] / digest[2:]
@@ -213,17 +172,25 @@ SHORT = 7  # digits of a revision
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
 OF_STATE = {"kind", "label", "rev", "when", "is_copy", "depth", "steps"}  # what two rows of one run may differ in
+FIGURES = {  # of a row, by their names in summary.json
+    "bits_per_byte": "bits_per_byte",
+    "bits_per_byte_answers": "bits_per_byte_of_answers",
+    "skills": "skills",
+    "skills_held_back": "skills_held_back",
+    "verbatim": "verbatim",
+    "bytes_per_token": "bytes_per_token",
+    "model_mb": "graph_megabytes",
+}
 
 RunRow = dict[str, Any]
 
 
-def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]:
+def run_rows(states: Sequence[State], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in states]
-    for state, run in zip(states, rows, strict=True):
-        if state.kind == WORKSPACE and is_unchanged(state, files):
-            mark_copies(state, run, [*zip(states, rows, strict=True)])
-    tell_apart(rows)
+    if states[0].rev == WORKSPACE and is_unchanged(states[0], files):
+        mark_copies(states, rows)
+    tell_apart(rows, list(map(settings_of, states)))
     name_rows(rows, folder)
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
     for run in rows:
@@ -233,22 +200,22 @@ def run_rows(states: list[State], folder: Path, files: RunFiles) -> list[RunRow]
 
 def is_unchanged(workspace: State, files: RunFiles) -> bool:
     """Whether the workspace has the curve and times that its dvc.lock names: a run that grows has others."""
-    outs = workspace.data.get("outs") or {}
     for output in CURVE, BENCHMARK:
-        file = files.file({"rev": WORKSPACE, "outs": outs}, output)
-        digest = outs.get(output.as_posix(), {}).get("hash")
-        if file.is_file() and hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest() != digest:
+        content = _bytes_of(files.file(workspace, output))
+        digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if content and digest != workspace.outs.get(output.as_posix()):
             return False
     return True
 
 
-def mark_copies(workspace: State, run: RunRow, others: Iterable[tuple[State, RunRow]]) -> None:
-    """Of the workspace and each run with its files one is a copy: the other one has all outputs on this machine."""
-    for other, found in others:
-        if found is not run and other.data | {"timestamp": None} == workspace.data:
-            differing = [key for key in run.keys() - OF_STATE if run[key] != found[key]]
-            if all(found[key] in (None, False) for key in differing):
-                (found if differing else run)["is_copy"] = True
+def mark_copies(states: Sequence[State], rows: Sequence[RunRow]) -> None:
+    """Of the workspace, which is first, and each run with its files one is a copy: the other has all outputs here."""
+    own = rows[0]
+    for state, run in zip(states[1:], rows[1:], strict=True):
+        if state[3:-1] == states[0][3:-1]:
+            differing = [key for key in own.keys() - OF_STATE if own[key] != run[key]]
+            if all(run[key] in (None, False) for key in differing):
+                (run if differing else own)["is_copy"] = True
 
 
 def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
@@ -263,7 +230,7 @@ def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]
     return others
 
 
-def name_rows(rows: Collection[RunRow], folder: Path) -> None:
+def name_rows(rows: Sequence[RunRow], folder: Path) -> None:
     """Name each run by its label if that is unique, else by its short or full revision."""
     labels = Counter(run["label"] for run in rows)
     for run in rows:
@@ -273,12 +240,8 @@ def name_rows(rows: Collection[RunRow], folder: Path) -> None:
         run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
 
 
-def tell_apart(rows: list[RunRow]) -> None:
-    """Give each run what its settings differ in from those of most, and a group: runs that differ by their seed alone.
-
-    The settings are taken from the rows. Where code or data differ alone, the first digits of their sum are told.
-    """
-    settings = [run.pop("settings") for run in rows]
+def tell_apart(rows: Sequence[RunRow], settings: Sequence[dict[str, str]]) -> None:
+    """Give each run what it differs in from most, and a group: runs that differ by their seed alone."""
     common = {
         key: Counter(found.get(key) for found in settings if found).most_common(1)[0][0]
         for key in dict.fromkeys(key for found in settings for key in found)
@@ -290,58 +253,49 @@ def tell_apart(rows: list[RunRow]) -> None:
         run["group"] = hashlib.sha256(identity.encode()).hexdigest()[:12] if found else None
 
 
-def settings_of(data: dict[str, Any]) -> dict[str, str]:
-    """All parameters of a run by dotted key, and the sum of its code and data."""
-    if not data["params"]:
+def settings_of(state: State) -> dict[str, str]:
+    """All parameters of a run by dotted key, and the first digits of a sum of its code and data."""
+    if not state.params:
         return {}
-    settings = dict(dotted(data["params"]))
-    inputs = {path: each.get("hash") for path, each in (data.get("deps") or {}).items() if path.startswith(INPUTS)}
-    settings[CODE_AND_DATA] = hashlib.sha256(json.dumps(sorted(inputs.items())).encode()).hexdigest()[:7]
-    return settings
+    inputs = sorted((path, digest) for path, digest in state.deps.items() if path.startswith(INPUTS))
+    return dict(dotted(state.params)) | {CODE_AND_DATA: hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:7]}
 
 
 def run_row(state: State, files: RunFiles) -> RunRow:
     """The row of a run; unknown values are None."""
-    run, params = {"rev": state.rev, "outs": state.data.get("outs") or {}}, state.data["params"]
-    tokenizer = get_nested(params, "train_tokenizer", "type")
+    tokenizer = get_nested(state.params, "train_tokenizer", "type")
+    training = {key: get_nested(state.params, "train_model", key) for key in ("depth", "steps", "batch_size")}
     return {
         "kind": state.kind,
         "label": valid_text(state.label or state.rev[:SHORT]),
         "rev": state.rev,
-        "when": state.data["timestamp"],
+        "when": state.when,
         "is_copy": False,
-        "model": any(files.files(run, output) for output in MODEL_FOLDERS),
-        "report": bool(files.files(run, REPORT)),
-        "settings": settings_of(state.data),  # until tell_apart
+        "model": any(files.files(state, output) for output in MODEL_FOLDERS),
+        "report": bool(files.files(state, REPORT)),
         "tokenizer": valid_text(tokenizer) if isinstance(tokenizer, str) else None,
         "vocabulary": None,  # this and the next are read from the model's files
         "parameters": None,
-        **{key: finite_number(get_nested(params, "train_model", key)) for key in ("depth", "steps", "batch_size")},
-        **model_dimensions(files.files(run, MODEL_FOLDERS[-1])),
-        **run_metrics(state.data["summary"], files.content(run, BENCHMARK)),
+        **{key: finite_number(value) for key, value in training.items()},
+        **model_dimensions(files.files(state, MODEL_FOLDERS[-1])),
+        **run_metrics(state.summary, parse_mapping(_bytes_of(files.file(state, BENCHMARK)))),
     }
 
 
-def run_metrics(summary: Metrics | None, benchmark: Metrics | None) -> RunRow:
+def run_metrics(summary: Metrics, benchmark: Metrics) -> RunRow:
     """The metrics of a run. `timing` says under which conditions a time was measured: others are no match for it."""
     try:
-        engine, prompt, milliseconds = fastest(benchmark or {})
+        engine, prompt, milliseconds = fastest(benchmark)
         engine = engine and valid_text(f"{engine}, prompt of {prompt}")
     except (TypeError, ValueError, AttributeError):  # it has another format
         engine = milliseconds = None
     processor, _, _ = str(get_nested(summary, "processor")).partition(",")
     timing = f"{engine}, {get_nested(benchmark, 'machine', 'threads')} threads, {processor}"
     return {
-        "bits_per_byte": finite_number(get_nested(summary, "bits_per_byte")),
-        "bits_per_byte_of_answers": finite_number(get_nested(summary, "bits_per_byte_answers")),
-        "skills": finite_number(get_nested(summary, "skills")),
-        "skills_held_back": finite_number(get_nested(summary, "skills_held_back")),
-        "verbatim": finite_number(get_nested(summary, "verbatim")),
-        "bytes_per_token": finite_number(get_nested(summary, "bytes_per_token")),
+        **{figure: finite_number(summary.get(name)) for name, figure in FIGURES.items()},
         "milliseconds_per_token": finite_number(milliseconds),
         "engine": engine,
         "timing": engine and valid_text(timing),
-        "graph_megabytes": finite_number(get_nested(summary, "model_mb")),
     }
 
 

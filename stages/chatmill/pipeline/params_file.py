@@ -62,38 +62,39 @@ def parse_params(content: bytes, name: str) -> Params:
 
 def section_of(params: Params, name: str, signature: Signature, instance: str) -> Params:
     """The section of a stage, or of one `instance` of a foreach stage. Raises ValueError where it is missing."""
-    path = f"{name}.{instance}" if signature.foreach else name
-    for found, section in _sections(params, name, foreach=bool(signature.foreach)):
-        if found == path:
-            return section | ({THREADS: params[THREADS]} if THREADS in signature.model.model_fields else {})
-    raise ValueError(f"{PARAMS_FILE}: missing section {path}")
+    section = params.get(name) or {}
+    if signature.foreach:
+        if instance not in section:
+            raise ValueError(f"{PARAMS_FILE}: missing section {name}.{instance}")
+        section = section[instance] or {}
+    return section | ({THREADS: params[THREADS]} if THREADS in signature.model.model_fields else {})
 
 
 def check_params(params: Params, own: str, signature: Signature) -> None:
     """Raise ValueError, which lists all errors, unless the stage's own section and those of all others are right."""
     schema = json.loads((Path(SOURCE_ROOT) / SCHEMA_FILE).read_text(encoding="utf-8"))
-    known = {own, *signature.other_sections} - schema["properties"].keys()  # by a script that the schema lacks
-    errors = list(find_errors({name: params[name] for name in params if name not in known}, schema, own))
+    for name in (own, *signature.other_sections):  # of a script that the schema lacks anything is right
+        schema["properties"].setdefault(name, {})
+    errors = list(find_errors({own: None} | params, schema))
     takes_threads = THREADS in signature.model.model_fields
     if takes_threads and THREADS not in params:
         errors.append(f"missing parameter {THREADS}: expected an integer above 0")
-    try:
-        for path, section in _sections(params, own, foreach=bool(signature.foreach)):
-            if THREADS in section:
-                errors.append(f"unknown parameter {path}.{THREADS}: it stands once, above the sections")
-            errors += section_errors(path, section | ({THREADS: 1} if takes_threads else {}), signature.model)
-    except ValueError as error:
-        errors.append(str(error).removeprefix(f"{PARAMS_FILE}: "))
+    if not errors:
+        section = params.get(own) or {}
+        sections = {f"{own}.{key}": one or {} for key, one in section.items()} if signature.foreach else {own: section}
+        for path, one in sections.items():
+            whole = one | {THREADS: params[THREADS]} if takes_threads and isinstance(one, dict) else one
+            errors += section_errors(path, whole, signature.model)
     if errors:
         raise ValueError("; ".join(f"{PARAMS_FILE}: {error}" for error in dict.fromkeys(errors)))
 
 
-def find_errors(params: Params, schema: Schema, own: str = "") -> Iterator[str]:
-    """The errors in the sections of all stages but one, one line each; a missing section its own stage reports."""
+def find_errors(params: Params, schema: Schema) -> Iterator[str]:
+    """The errors in the sections of all stages, one line each; a missing section is none."""
     known = schema["properties"]
     for unknown in sorted(params.keys() - known.keys(), key=str):
         yield f"unknown section {unknown}{suggest(str(unknown), known)}"
-    for name in (name for name in params if name in known and name != own):
+    for name in (name for name in params if name in known):
         if known[name].get("x-foreach") and isinstance(params[name], dict):
             yield from _unusable_names(name, params[name])
         yield from _value_errors(name, {} if params[name] is None else params[name], known[name], schema)
@@ -129,7 +130,7 @@ def _has_type(value: Any, schema: Schema) -> bool:
     fits = {
         "object": isinstance(value, dict),
         "array": isinstance(value, list),
-        "string": isinstance(value, str),
+        "string": isinstance(value, str | Path),
         "boolean": isinstance(value, bool),
         "null": value is None,
         "number": is_number,
@@ -161,20 +162,18 @@ def _is_in_range(value: Any, schema: Schema) -> bool:
     return True
 
 
-def section_errors(path: str, section: Params, model: type[BaseModel]) -> Iterator[str]:
+def section_errors(path: str, section: Any, model: type[BaseModel]) -> list[str]:
+    """What the schema of a model finds wrong with a section; where that is nothing, what its validators do."""
+    schema = model.model_json_schema()
+    errors = list(_value_errors(path, section, schema, schema))
     try:
-        model.model_validate(section)
+        if not errors:
+            model.model_validate(section)
     except ValidationError as error:
-        problems: dict[tuple[str, ...], list[ErrorDetails]] = {}
         for problem in error.errors():
-            problems.setdefault(keys_of(problem["loc"], section), []).append(problem)
-        for key, found in problems.items():  # one error for each type that a value may have
-            name = ".".join((path, *key))
-            if found[0]["type"] == "extra_forbidden":
-                known = model.model_fields if len(key) == 1 else ()
-                yield f"unknown parameter {name}{suggest(key[-1], known)}"
-            else:
-                yield error_line(name, found[0], expected_value(model, key))
+            keys = keys_of(problem["loc"], section)
+            errors.append(error_line(".".join((path, *keys)), problem, expected_value(model, keys)))
+    return errors
 
 
 def keys_of(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
@@ -199,25 +198,8 @@ def error_line(name: str, error: ErrorDetails, expected: str) -> str:
     return f"{name}: expected {expected}, got {in_yaml(error['input']):.200}"
 
 
-def _sections(params: Params, name: str, *, foreach: bool) -> Iterator[tuple[str, Params]]:
-    """The path and the parameters of each section of a stage.
-
-    Raises ValueError where a section is not a mapping, and for an entry of a `foreach` stage whose name is not plain:
-    it is in commands for the shell and in names of files.
-    """
-    content = params.get(name) or {}
-    sections = {name: content}
-    if foreach and isinstance(content, dict):
-        for problem in _unusable_names(name, content):
-            raise ValueError(f"{PARAMS_FILE}: {problem}")
-        sections = {f"{name}.{key}": section or {} for key, section in content.items()}
-    for path, section in sections.items():
-        if not isinstance(section, dict):
-            raise ValueError(f"{PARAMS_FILE}: {path}: expected keys and values, got {in_yaml(section)}")
-        yield path, section
-
-
 def _unusable_names(name: str, content: Params) -> Iterator[str]:
+    """Of entries whose names are not plain: they are in commands for the shell and in names of files."""
     for key in content:
         if not (isinstance(key, str) and _PLAIN_NAME.fullmatch(key)):
             yield (

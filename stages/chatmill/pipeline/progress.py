@@ -3,7 +3,8 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from tqdm import tqdm
 
@@ -12,7 +13,6 @@ Clock = Callable[[], float]
 
 _FIRST_LINE = 10  # seconds; shorter work is silent
 _LONGEST_PAUSE = 60  # seconds between lines
-_QUIET: dict[str, Any] = {"leave": False, "dynamic_ncols": True, "mininterval": 0.2}  # of a bar on a terminal
 
 
 class ProgressLines(Generic[T]):
@@ -30,7 +30,7 @@ class ProgressLines(Generic[T]):
         clock: Clock = time.monotonic,
     ) -> None:
         self._items, self._description, self._postfix = items, description, ""
-        self._total = len(items) if total is None and isinstance(items, Sized) else total
+        self._total = total
         self._unit, self._scale = unit if unit != "it" else "", scale
         self._count = float(done)
         self._clock, self._start = clock, clock()
@@ -80,21 +80,20 @@ class ProgressLines(Generic[T]):
 
 
 def progress(
-    items: Iterable[T], description: str, *, total: int | None = None, unit: str = "it"
+    items: Iterable[T],
+    description: str,
+    *,
+    total: int | None = None,
+    unit: str = "it",
+    scale: bool = False,
+    done: int = 0,
 ) -> "tqdm[T] | ProgressLines[T]":
-    """`items` with a progress bar that counts them; it has tqdm's `update` and `set_postfix_str`."""
+    """`items` with a progress bar that counts them, or one without items that `update` advances from `done` on."""
+    total = len(items) if total is None and isinstance(items, Sized) else total
     if not on_terminal():
-        return ProgressLines(items, description, total=total, unit=unit)
-    return tqdm(items, desc=description, total=total, unit=unit, **_QUIET)
-
-
-def progress_bar(
-    total: int, description: str, *, unit: str = "it", scale: bool = False, done: int = 0
-) -> "tqdm[Any] | ProgressLines[Any]":
-    """A progress bar that `update` advances; `done` is where it begins."""
-    if not on_terminal():
-        return ProgressLines((), description, total=total, unit=unit, scale=scale, done=done)
-    return tqdm(desc=description, total=total, unit=unit, unit_scale=scale, initial=done, **_QUIET)
+        return ProgressLines(items, description, total=total, unit=unit, scale=scale, done=done)
+    bar = partial(tqdm, leave=False, dynamic_ncols=True, mininterval=0.2)
+    return bar(items, desc=description, total=total, unit=unit, unit_scale=scale, initial=done)
 
 
 def on_terminal() -> bool:

@@ -63,7 +63,6 @@ def _describe(schema: Schema, root: Schema) -> str:
 
 
 def in_yaml(value: Any) -> str:
-    """A value as it can stand in params.yaml."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -79,8 +78,6 @@ MODEL_KEYWORD = "parameters"
 
 @dataclass(frozen=True)
 class Signature:
-    """The files and parameters of a `main`."""
-
     files: dict[str, bool]  # whether each is an output, in the order of the command line
     growing: tuple[str, ...]  # outputs that can be read while they are written
     other_sections: tuple[str, ...]  # sections that it reads completely, besides its own

@@ -164,7 +164,6 @@ def contents(cards: Mapping[str, Card]) -> Html:
 
 
 def quantiles(spread: Spread) -> str:
-    """The median, the 95 % quantile and the maximum."""
     return " / ".join(f"{value:,}" for value in spread)
 
 

@@ -157,7 +157,6 @@ def since_initial(evaluation: Metrics) -> Html:
 
 
 def bits_interval(evaluation: Metrics, *path: str) -> str:
-    """The interval of bits per byte in brackets, or nothing."""
     limits = get_nested(evaluation, "intervals", "bits_per_byte", *path)
     return f" ({bits_range(limits)})" if limits else ""
 

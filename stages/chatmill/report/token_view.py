@@ -57,7 +57,6 @@ def _visible_piece(match: re.Match[str]) -> str:
 
 
 def token_list(tokens: Sequence[Token]) -> Html:
-    """The tokens of a text, each with its id and its bytes."""
     items = [
         _item(token, f"t{index % COLORS}", tag("small", token.id), tag("small", token.content.hex(" ")))
         for index, token in enumerate(tokens)

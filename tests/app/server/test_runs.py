@@ -9,8 +9,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from chatmill.app.runs import RunFiles, State, run_metrics, run_rows
-from chatmill.app.server.runs import Runs, points, routes
-from chatmill.app.server.security import ApiError, handle_error
+from chatmill.app.server.runs import Runs
 from support.run_repository import CURVE, RunRepository
 
 HOSTILE = "<img/src=x/onerror=alert(1)>"
@@ -58,15 +57,12 @@ def listed(repository):
 @pytest.fixture(scope="module")
 def client(listed):
     """A client of the routes, after a listing."""
-    app = Starlette(routes=routes(listed), exception_handlers={ApiError: handle_error})
-    with TestClient(app) as client:
-        client.get("/runs.json?refresh=1")
+    with TestClient(Starlette(routes=listed.routes)) as client:
         yield client
 
 
 def state(rev, kind="experiment", params=None, deps=None):
-    data = {"timestamp": None, "params": params or {}, "summary": {}, "deps": deps or {}}
-    return State(rev, kind, rev[0], data)
+    return State(rev, kind, rev[0], params or {}, {}, deps or {}, {})
 
 
 def rows_of(repository, *states):
@@ -142,15 +138,16 @@ def test_times_are_those_after_prompts_of_about_equal_length(listed):
     assert listed.rows["late"]["timing"].startswith("onnx, prompt of 128, ")
 
 
-def test_a_curve_is_that_of_the_run(listed):
+def test_a_curve_and_a_report_are_those_of_the_run(client):
     curve = {"validation_bits_per_byte": [[20, 3.75], [40, 2.5]], "bits_per_byte": [[10, 4.5], [20, 3.5]]}
-    assert asyncio.run(Runs.curve(listed, "early")) == curve == points(CURVE)
+    assert client.get("/runs/early/curve.json").json() == curve
+    assert "A report" in client.get("/runs/early/report").text
 
 
 def test_runs_that_differ_by_their_seed_alone_are_a_group(repository):
     def of(rev, seed, **more):
         section = {"depth": 3, "seed": seed, **more}
-        deps = {"stages/train_model.py": {"hash": more.pop("code", "a")}, "data/tokens": {"hash": str(seed)}}
+        deps = {"stages/train_model.py": more.pop("code", "a"), "data/tokens": str(seed)}
         return state(rev * 40, deps=deps, params={"train_model": section})
 
     runs = [of("a", 1), of("b", 2), of("c", 3, steps=5), of("d", 4, code="b"), of("e", 5)]

@@ -4,8 +4,7 @@ import threading
 import numpy as np
 import pytest
 
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig
-from chatmill.app.server.scheduler import Scheduler
+from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Scheduler
 from chatmill.app.server.security import ApiError
 from chatmill.engines.engine import make_chat_batch
 from chatmill.inference.chat_session import PromptBuilder
@@ -52,9 +51,7 @@ def answer(engine, ids=(1, 2, 3), max_tokens=10, seconds=SECONDS, **config):
 
 async def all_of(job):
     """The ids of an answer, or the log probabilities of a text."""
-    results = []
-    while latest := await job.results.get_all():
-        results += latest
+    results = [result async for batch in job.results.batches() for result in batch]
     if job.error:
         raise job.error
     return [i for delta in results for i in delta.ids] if isinstance(job, CompletionJob) else results

@@ -94,8 +94,8 @@ def read_source(name: str, number: int) -> Record:
         raise ValueError(f"{PARAMS_FILE}: prepare: expected sections of sources, got {sections!r:.100}")
     if name not in sections:
         raise ValueError(f"--source {name}: params.yaml has no prepare.{name}: expected one of {', '.join(sections)}")
-    if error := next(section_errors(f"prepare.{name}", sections[name], SourceParameters), None):
-        raise ValueError(f"{PARAMS_FILE}: {error}")
+    if errors := section_errors(f"prepare.{name}", sections[name], SourceParameters):
+        raise ValueError(f"{PARAMS_FILE}: {errors[0]}")
     entries = records(name, SourceParameters.model_validate(sections[name]), Tally())
     found = (entry for entry in entries if isinstance(entry, Record))
     if (record := next(islice(found, number - 1, None), None)) is None:

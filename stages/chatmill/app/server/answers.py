@@ -1,71 +1,30 @@
-"""The answers to a request, while their jobs generate them, in one response or as server-sent events."""
+"""The answers to a request, while their jobs generate them: one response, or server-sent events, in OpenAI's format.
 
-import asyncio
+Extensions are `timings`, the `parts` of an answer that used a tool, `token_ids`, and the `id` of a token beside its
+log probability.
+"""
+
+import json
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import groupby
 from time import time
-from typing import NamedTuple
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Send
 
-from chatmill.app.server import requests, responses
-from chatmill.app.server.jobs import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.models import Model
-from chatmill.app.server.prompts import Prompt
-from chatmill.app.server.responses import JsonObject
+from chatmill.app.server.requests import ChatRequest, GenerationRequest, Prompt
+from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
+from chatmill.app.terminal.tokens import tokens_of_ids
+from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
-FLUSH = 0.02  # seconds between two updates, in which a fast model's tokens gather
-
-
-class Answer(NamedTuple):
-    model: Model
-    prompt: Prompt
-    number: int  # among the answers to the request, from 0
-    job: CompletionJob
-
-    async def updates(self) -> AsyncIterator[Update]:
-        """Yield what is added to the answer. Raises ApiError if the job fails."""
-        while updates := await self.job.results.get_all():
-            yield joined(updates)
-            await self.job.results.wait_closed(FLUSH)
-        if self.job.error:
-            raise to_api_error(self.job.error)
-
-    async def complete(self) -> Update:
-        """The complete answer. Raises ApiError if the job fails."""
-        await self.job.results.wait_closed()
-        if self.job.error:
-            raise to_api_error(self.job.error)
-        return joined(await self.job.results.get_all())
-
-
-def joined(updates: Sequence[Update]) -> Update:
-    return Update(
-        [part for update in updates for part in update.parts],
-        [i for update in updates for i in update.ids],
-        [logprob for update in updates for logprob in update.logprobs],
-    )
-
-
-def new_answers(
-    model: Model, prompts: Sequence[Prompt], config: GenerationConfig, n: int, time_limit: float
-) -> list[Answer]:
-    """`n` answers to each prompt, with seeds that count up. Raises ApiError if they are more than the model takes."""
-    count, most = n * len(prompts), model.scheduler.max_jobs
-    if count > most:
-        param = "n" if n > 1 else "prompt"
-        message = f"{param}: {count} answers: expected at most {most}, as many as this server runs and queues"
-        raise ApiError(400, message, param=param, code="invalid_value")
-    answers = []
-    for index in range(count):
-        prompt, seed = prompts[index // n], (config.sampling.seed + index) % (1 << 64)
-        own = config._replace(sampling=replace(config.sampling, seed=seed), answer_prefix=prompt.answer_prefix)
-        answers.append(Answer(model, prompt, index, CompletionJob(model.prompt_builder, prompt.ids, own, time_limit)))
-    return answers
+JsonObject = dict[str, Any]
 
 
 def job_response(model: Model, jobs: Sequence[Job], respond: Callable[[Send], Awaitable[None]]) -> Response:
@@ -82,118 +41,205 @@ def job_response(model: Model, jobs: Sequence[Job], respond: Callable[[Send], Aw
     return CancellableResponse(respond_and_cancel)
 
 
-async def merged(answers: Sequence[Answer]) -> AsyncIterator[tuple[Answer, Update | None]]:
-    """Yield the updates of several answers as they come, and None after the last one of each."""
-    streams = [(answer, answer.updates()) for answer in answers]
-    pending = {asyncio.ensure_future(anext(updates, None)): (answer, updates) for answer, updates in streams}
-    try:
-        while pending:
-            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                answer, updates = pending[task]
-                update = task.result()
-                del pending[task]
-                yield answer, update
-                if update:
-                    pending[asyncio.ensure_future(anext(updates, None))] = answer, updates
-    finally:
-        for task in pending:
-            task.cancel()
-        await asyncio.gather(*pending, return_exceptions=True)
+class Answers:
+    """The answers to a request of /v1/chat/completions or /v1/completions, one choice each."""
 
+    def __init__(
+        self,
+        model: Model,
+        parameters: GenerationRequest,
+        prompts: Sequence[Prompt],
+        config: GenerationConfig,
+        time_limit: float,
+    ) -> None:
+        """As many as are requested to each prompt, with seeds that count up.
 
-class ChoiceWriter:
-    """Formats one answer as a choice."""
+        Raises ApiError if they are more than the model takes.
+        """
+        self._parameters, self._model, self._n = parameters, model, parameters.n or 1
+        count, most = self._n * len(prompts), model.scheduler.max_jobs
+        if count > most:
+            param = "n" if self._n > 1 else "prompt"
+            message = f"{param}: {count} answers: expected at most {most}, as many as this server runs and queues"
+            raise ApiError(400, message, param=param, code="invalid_value")
+        self._answers = []
+        for number in range(count):
+            prompt, seed = prompts[number // self._n], (config.sampling.seed + number) % (1 << 64)
+            own = config._replace(sampling=replace(config.sampling, seed=seed), answer_prefix=prompt.answer_prefix)
+            job = CompletionJob(model.prompt_builder, prompt.ids, own, time_limit)
+            self._answers.append(_Answer(number, prompt, job, parameters, model.loaded.tokenizer))
+        self._is_chat = isinstance(parameters, ChatRequest)
+        name = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(12)}"
+        self._head = {"id": name, "created": int(time()), "model": model.name}
 
-    def __init__(self, answer: Answer, parameters: requests.GenerationRequest) -> None:
-        self._answer, self._returns_ids = answer, parameters.return_token_ids
-        self._is_chat = isinstance(parameters, requests.ChatRequest)
-        self._text_offset = len(answer.prompt.echo)
-        self.is_first = True  # nothing was streamed
+    def response(self) -> Response:
+        return job_response(self._model, [answer.job for answer in self._answers], self._send)
 
-    async def choice(self) -> JsonObject:
-        update = await self._answer.complete()
-        parts = responses.merge_texts([*self._answer.prompt.echo_parts, *update.parts])
-        common = self._common(update) | {"finish_reason": self._answer.job.finish_reason}
-        if not self._is_chat:
-            return {"text": responses.plain_text(parts), **common}
-        content = {"content": responses.plain_text(parts), "refusal": None, **responses.tool_parts(parts)}
-        return {"message": {"role": "assistant", **content}, **common}
-
-    def chunk(self, update: Update) -> JsonObject:
-        """The choice with what was added to the answer."""
-        parts = responses.merge_texts([*(self._answer.prompt.echo_parts if self.is_first else ()), *update.parts])
-        text, common = responses.plain_text(parts), self._common(update)
-        prompt_ids = {"prompt_token_ids": self._answer.job.prompt_ids} if self._returns_ids and self.is_first else {}
-        delta: JsonObject = {"role": "assistant", "content": ""} if self.is_first else {}
-        delta |= ({"content": text} if text else {}) | responses.tool_parts(parts)
-        self.is_first = False
-        return {"choices": [{**({"delta": delta} if self._is_chat else {"text": text}), **common}], **prompt_ids}
-
-    def final_chunk(self) -> JsonObject:
-        empty: JsonObject = {"delta": {}} if self._is_chat else {"text": ""}
-        end = {"index": self._answer.number, "logprobs": None, "finish_reason": self._answer.job.finish_reason}
-        return {"choices": [{**empty, **end}]}
-
-    def _common(self, update: Update) -> JsonObject:
-        token_ids = {"token_ids": update.ids} if self._returns_ids else {}
-        logprobs = self._logprobs(update.logprobs)
-        return {"index": self._answer.number, "logprobs": logprobs, "finish_reason": None, **token_ids}
-
-    def _logprobs(self, logprobs: list[TokenLogprob]) -> JsonObject | None:
-        if self._answer.job.num_logprobs is None:
-            return None
-        tokenizer = self._answer.model.loaded.tokenizer
-        if self._is_chat:
-            return responses.chat_logprobs(logprobs, tokenizer)
-        result = responses.text_logprobs(logprobs, tokenizer, self._text_offset)
-        self._text_offset += sum(map(len, result["tokens"]))
-        return result
-
-
-class CompletionWriter:
-    """Sends the answers to a request of /v1/chat/completions or /v1/completions, one choice each."""
-
-    def __init__(self, answers: Sequence[Answer], parameters: requests.GenerationRequest) -> None:
-        self._answers, self._parameters = answers, parameters
-        self._choices = [ChoiceWriter(answer, parameters) for answer in answers]
-        is_chat = isinstance(parameters, requests.ChatRequest)
-        self._object = "chat.completion" if is_chat else "text_completion"
-        self._chunk_object = "chat.completion.chunk" if is_chat else "text_completion"
-        name = f"{'chatcmpl' if is_chat else 'cmpl'}-{secrets.token_hex(12)}"
-        self._head = {"id": name, "created": int(time()), "model": answers[0].model.name}
-
-    async def send(self, send: Send) -> None:
-        """Send the answers as events where that is requested, else in one response."""
+    async def _send(self, send: Send) -> None:
         if self._parameters.stream:
             await send_events(send, self._events())
             return
-        choices = [await choice.choice() for choice in self._choices]
+        choices = [await answer.choice() for answer in self._answers]
         totals: JsonObject = {"choices": choices, "usage": self._usage(), **self._timings()}
         if self._parameters.return_token_ids:
             totals["prompt_token_ids"] = self._answers[0].job.prompt_ids
-        await send_response(send, responses.json_response({"object": self._object, **self._head, **totals}))
+        name = "chat.completion" if self._is_chat else "text_completion"
+        await send_response(send, json_response({"object": name, **self._head, **totals}))
 
     async def _events(self) -> AsyncIterator[bytes]:
-        async for answer, update in merged(self._answers):
-            choice = self._choices[answer.number]
-            if update or choice.is_first:
-                yield self._chunk(choice.chunk(update or Update([], [], [])))
-            if not update:
-                yield self._chunk(choice.final_chunk() | self._timings())
+        """The choices one after the other, though they are generated at the same time."""
+        for answer in self._answers:
+            async for chunk in answer.chunks():
+                yield self._event(chunk)
+            yield self._event({"choices": [answer.end()], **self._timings()})
         if self._parameters.includes_usage:
-            yield self._chunk({"choices": [], "usage": self._usage()})
+            yield self._event({"choices": [], "usage": self._usage()})
 
-    def _chunk(self, content: JsonObject) -> bytes:
-        return responses.to_json({"object": self._chunk_object, **self._head, **content})
+    def _event(self, content: JsonObject) -> bytes:
+        name = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return to_json({"object": name, **self._head, **content})
 
     def _usage(self) -> JsonObject:
-        prompts = self._answers[:: self._parameters.n or 1]
-        return responses.usage_of([a.job for a in self._answers], [a.job for a in prompts])
+        """The tokens of the completions, and those of the prompts, each counted once."""
+        first_of_prompts = [answer.job for answer in self._answers[:: self._n]]
+        prompt = sum(len(job.prompt_ids) for job in first_of_prompts)
+        generated = sum(len(answer.job.generation.generated_ids) for answer in self._answers)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": sum(job.cached_tokens for job in first_of_prompts)},
+        }
 
     def _timings(self) -> JsonObject:
+        """The `timings` of a single answer: durations in milliseconds, token counts and rates."""
         if len(self._answers) > 1:
             return {}
-        answer = self._answers[0]
-        read = {"dropped_messages": answer.prompt.dropped_messages, "lost": answer.prompt.lost}
-        return {"timings": responses.timings_of(answer.job, answer.model.context) | read}
+        job, prompt = self._answers[0].job, self._answers[0].prompt
+        generated = len(job.generation.generated_ids)
+        first = job.first_token_at or job.ended_at
+        seconds = job.ended_at - first
+        timings = {
+            "queue_ms": _milliseconds(job.started_at - job.submitted_at),
+            "prompt_tokens": len(job.prompt_ids),
+            "cached_tokens": job.cached_tokens,
+            "prompt_ms": _milliseconds(first - job.started_at),
+            "first_token_ms": _milliseconds(first - job.submitted_at),
+            "completion_tokens": generated,
+            "completion_ms": _milliseconds(seconds),
+            "tokens_per_second": round((generated - 1) / seconds, 1) if seconds > 0 and generated > 1 else 0.0,
+            "context": self._model.context,
+            "dropped_messages": prompt.dropped_messages,
+            "lost": prompt.lost,
+        }
+        return {"timings": timings}
+
+
+class _Answer:
+    """One answer, as a choice: whole, or in chunks."""
+
+    def __init__(
+        self, number: int, prompt: Prompt, job: CompletionJob, parameters: GenerationRequest, tokenizer: ChatTokenizer
+    ) -> None:
+        self.prompt, self.job, self._number, self._tokenizer = prompt, job, number, tokenizer
+        self._is_chat, self._returns_ids = isinstance(parameters, ChatRequest), parameters.return_token_ids
+        self._text_offset = len(prompt.echo)
+
+    async def choice(self) -> JsonObject:
+        """The whole choice. Raises ApiError if the job fails."""
+        update = joined([update async for update in self._updates()])
+        text, common = plain_text(update.parts), self._common(update) | {"finish_reason": self.job.finish_reason}
+        if not self._is_chat:
+            return {"text": text, **common}
+        content = {"content": text, "refusal": None, **tool_parts(update.parts)}
+        return {"message": {"role": "assistant", **content}, **common}
+
+    async def chunks(self) -> AsyncIterator[JsonObject]:
+        """What is added to the choice, at least once. Raises ApiError if the job fails."""
+        delta: JsonObject = {"role": "assistant", "content": ""}
+        prompt_ids = {"prompt_token_ids": self.job.prompt_ids} if self._returns_ids else {}
+        async for update in self._updates():
+            text = plain_text(update.parts)
+            delta |= ({"content": text} if text else {}) | tool_parts(update.parts)
+            added = {"delta": delta} if self._is_chat else {"text": text}
+            yield {"choices": [added | self._common(update)], **prompt_ids}
+            delta, prompt_ids = {}, {}
+
+    def end(self) -> JsonObject:
+        empty: JsonObject = {"delta": {}} if self._is_chat else {"text": ""}
+        return empty | {"index": self._number, "logprobs": None, "finish_reason": self.job.finish_reason}
+
+    async def _updates(self) -> AsyncIterator[Update]:
+        """What is added to the answer, after the prompt where that is to be repeated; at least one."""
+        start = [Update([Part("text", self.prompt.echo)] if self.prompt.echo else [], [], [])]
+        async for updates in self.job.results.batches():
+            yield joined([*start, *updates])
+            start = []
+        if self.job.error:
+            raise to_api_error(self.job.error)
+        if start:
+            yield joined(start)
+
+    def _common(self, update: Update) -> JsonObject:
+        token_ids = {"token_ids": update.ids} if self._returns_ids else {}
+        logprobs = None if self.job.num_logprobs is None else self._logprobs(update.logprobs)
+        return {"index": self._number, "logprobs": logprobs, "finish_reason": None, **token_ids}
+
+    def _logprobs(self, logprobs: list[TokenLogprob]) -> JsonObject:
+        """In the format of the chats, or in that of /v1/completions, which counts the characters before each token."""
+        entries = [
+            [_logprob(i, value, self._tokenizer) for i, value in [(one.token, one.logprob), *one.top_logprobs]]
+            for one in logprobs
+        ]
+        if self._is_chat:
+            return {"content": [own | {"top_logprobs": top} for own, *top in entries], "refusal": None}
+        offsets = []
+        for own, *_ in entries:
+            offsets.append(self._text_offset)
+            self._text_offset += len(own["token"])
+        return {
+            "tokens": [own["token"] for own, *_ in entries],
+            "token_logprobs": [own["logprob"] for own, *_ in entries],
+            "top_logprobs": [{one["token"]: one["logprob"] for one in top} for _, *top in entries],
+            "text_offset": offsets,
+        }
+
+
+def joined(updates: Sequence[Update]) -> Update:
+    """The updates as one, with adjacent texts merged into one part."""
+    parts: list[Part] = []
+    for kind, group in groupby((part for update in updates for part in update.parts), key=lambda part: part.kind):
+        same_kind = list(group)
+        parts += [Part("text", plain_text(same_kind))] if kind == "text" else same_kind
+    ids = [i for update in updates for i in update.ids]
+    return Update(parts, ids, [logprob for update in updates for logprob in update.logprobs])
+
+
+def plain_text(parts: Iterable[Part]) -> str:
+    return "".join(part.text for part in parts if part.kind == "text")
+
+
+def tool_parts(parts: Sequence[Part]) -> JsonObject:
+    """The `parts` of an answer; nothing if all are text."""
+    if all(part.kind == "text" for part in parts):
+        return {}
+    return {"parts": [{"kind": part.kind, "text": part.text} for part in parts]}
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(1000 * seconds, 3)
+
+
+def _logprob(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
+    (known,) = tokens_of_ids([token], tokenizer)
+    text = known.content.decode("utf-8", "replace")
+    return {"token": text, "logprob": logprob, "bytes": list(known.content), "id": token}
+
+
+def json_response(values: JsonObject) -> Response:
+    """A response of JSON; unlike Starlette's, it accepts lone surrogates."""
+    return Response(to_json(values), media_type="application/json")
+
+
+def to_json(values: Any) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,5 +1,6 @@
 """The endpoints of the API: chat completions, completions, models, and tokens with their probabilities."""
 
+import asyncio
 import secrets
 from collections.abc import Callable
 from typing import TypeVar
@@ -8,65 +9,76 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
-from chatmill.app.server import requests, responses
-from chatmill.app.server.answers import CompletionWriter, job_response, new_answers
-from chatmill.app.server.jobs import GenerationConfig, LogprobsJob
+from chatmill.app.server import requests
+from chatmill.app.server.answers import Answers, JsonObject, job_response, json_response
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.prompts import Prompt, chat_prompts, check_ids, text_prompts, tokenize_prompt, too_long
-from chatmill.app.server.requests import encode_without_blocking, parse
-from chatmill.app.server.security import send_response, to_api_error
-from chatmill.inference.sampler import TokenLogprob
+from chatmill.app.server.requests import Prompt, chat_prompts, check_ids, parse, text_prompts, tokenize_prompt, too_long
+from chatmill.app.server.scheduler import GenerationConfig, LogprobsJob
+from chatmill.app.server.security import ApiError, send_response, to_api_error
+from chatmill.app.terminal.tokens import tokens_of_ids
+from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 AnswerRequest = TypeVar("AnswerRequest", requests.ChatRequest, requests.CompletionRequest)
 
 # The endpoints for tokens: ids of texts, texts of ids, and log probabilities.
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
+MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 
 
 async def tokenize(models: Models, request: Request) -> Response:
     """The ids of a text or of a conversation."""
-    parameters, num_bytes = await parse(models, request, requests.TokenizeRequest)
+    parameters = await parse(request, requests.TokenizeRequest)
     model = await models.get(parameters.model)
-    ids = await encode_without_blocking(num_bytes, tokenize_prompt, model, parameters)
-    return responses.json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
+    ids = await asyncio.to_thread(tokenize_prompt, model, parameters)
+    return json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
 
 
 async def detokenize(models: Models, request: Request) -> Response:
     """The text of ids."""
-    parameters, _ = await parse(models, request, requests.DetokenizeRequest)
+    parameters = await parse(request, requests.DetokenizeRequest)
     model = await models.get(parameters.model)
     check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
-    return responses.json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
+    return json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
 
 
 async def token_logprobs(models: Models, request: Request) -> Response:
     """Each token of a text, its log probability and the likeliest tokens at its position."""
-    parameters, _ = await parse(models, request, requests.TokensRequest)
+    parameters = await parse(request, requests.TokensRequest)
     model = await models.get(parameters.model)
     check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
     if len(parameters.ids) > model.context:
         raise too_long(len(parameters.ids), model.context, "ids")
+    if len(parameters.ids) > (most := MAX_LOGITS // model.loaded.engine.vocab_size):
+        message = f"ids: expected at most {most}, got {len(parameters.ids)}"
+        raise ApiError(400, message, param="ids", code="invalid_value")
     job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
 
     async def respond(send: Send) -> None:
-        await job.results.wait_closed()
+        results = [result async for batch in job.results.batches() for result in batch]
         if job.error:
             raise to_api_error(job.error)
-        entries = token_entries(parameters.ids, await job.results.get_all(), model)
-        await send_response(send, responses.json_response({"tokens": entries}))
+        tokenizer = model.loaded.tokenizer
+        entries = [token_entry(parameters.ids[0], None, tokenizer) | {"top": []}]  # which nothing precedes
+        for token, logprob, top_logprobs in results:
+            top = [token_entry(i, value, tokenizer) for i, value in top_logprobs]
+            entries.append(token_entry(token, logprob, tokenizer) | {"top": top})
+        await send_response(send, json_response({"tokens": entries}))
 
     return job_response(model, [job], respond)
 
 
-def token_entries(ids: list[int], logprobs: list[TokenLogprob], model: Model) -> list[responses.JsonObject]:
-    """The entries of /tokens; the first token has no probability, as nothing precedes it."""
-    tokenizer = model.loaded.tokenizer
-    result = [{**responses.token_entry(ids[0], None, tokenizer), "top": []}]
-    for token, logprob, top_logprobs in logprobs:
-        top = [responses.token_entry(i, value, tokenizer) for i, value in top_logprobs]
-        result.append({**responses.token_entry(token, logprob, tokenizer), "top": top})
-    return result
+def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
+    """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
+    (known,) = tokens_of_ids([token], tokenizer)
+    name, content = (known.content, b"") if known.is_control else (b"", known.content)
+    return {
+        "id": token,
+        "text": content.decode("utf-8", "replace"),
+        "bytes": list(content),
+        "control": (name.decode("utf-8", "replace") or f"{token}") if known.is_control else None,
+        "logprob": logprob,
+    }
 
 
 # The endpoints of OpenAI's API for answers and models.
@@ -89,14 +101,13 @@ async def answer(
     prompts_of: Callable[[Model, AnswerRequest, int], list[Prompt]],
 ) -> Response:
     """Answer each prompt, with the server's defaults for the parameters that the request leaves out."""
-    parameters, num_bytes = await parse(models, request, request_type)
+    parameters = await parse(request, request_type)
     model, options, limit = await models.get(parameters.model), models.options, parameters.token_limit
     sampling = parameters.sampling(options.sampling, secrets.randbits(32))
     max_tokens = options.max_tokens if limit is None else limit if limit > 0 else model.context
     config = GenerationConfig(sampling, max_tokens, parameters.stops, parameters.num_logprobs)
-    prompts = await encode_without_blocking(num_bytes, prompts_of, model, parameters, max_tokens)
-    answers = new_answers(model, prompts, config, parameters.n or 1, options.time_limit)
-    return job_response(model, [one.job for one in answers], CompletionWriter(answers, parameters).send)
+    prompts = await asyncio.to_thread(prompts_of, model, parameters, max_tokens)
+    return Answers(model, parameters, prompts, config, options.time_limit).response()
 
 
 async def health(_: Models, __: Request) -> Response:

@@ -39,7 +39,6 @@ for suffix in (".js", ".mjs"):
 
 
 def asset_routes() -> list[BaseRoute]:
-    """One route for each page, and one for all scripts and styles."""
 
     async def page(request: Request) -> Response:
         return FileResponse(PAGES[request.url.path])
@@ -80,7 +79,6 @@ def api_routes(models: Models) -> list[Route]:
 
 
 def openapi() -> dict[str, Any]:
-    """The description of all endpoints, in OpenAPI 3.1."""
     types = [request_type for _, request_type in ENDPOINTS.values() if request_type]
     _, schemas = models_json_schema(
         [(request_type, "validation") for request_type in types], ref_template="#/components/schemas/{model}"
@@ -126,12 +124,11 @@ def create_app(
     chat: LoadedChat | None = None,
 ) -> Starlette:
     """The ASGI application: API, runs and pages; `chat` opens in the page."""
-    judge = runs.Verdicts(known_runs, Path.cwd())
     app = Starlette(
         routes=[
             *api_routes(models),
-            *runs.verdict_routes(judge),
-            *runs.routes(known_runs),
+            *runs.Verdicts(known_runs, Path.cwd()).routes,
+            *known_runs.routes,
             *loaded_chat_routes(chat),
             *asset_routes(),
         ],
@@ -185,7 +182,6 @@ class Server(uvicorn.Server):
         self._models, self._grace = models, grace
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, and end the running answers."""
         draining = asyncio.create_task(self._models.drain(self._grace))
         await super().shutdown(sockets)
         await draining

@@ -77,13 +77,11 @@ class Models:
     def __init__(
         self, names: Sequence[str], options: ServingOptions, names_of_runs: Callable[[], list[str]] = list
     ) -> None:
-        """The models of runs can be loaded on request."""
         self.names, self.options, self._names_of_runs = list(dict.fromkeys(names)), options, names_of_runs
         self._models: dict[str, Model] = {}  # in the order of their last request
         self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
-        self.parsing = asyncio.Semaphore(1)  # of large requests
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
@@ -120,6 +118,7 @@ class Models:
         """What is known of a model; null is what is not known before the model is loaded."""
         model = self._models.get(name)
         engine = model.loaded.engine if model else None
+        sampling = {key: value for key, value in asdict(self.options.sampling).items() if key != "seed"}
         return {
             "id": name,
             "object": "model",
@@ -132,7 +131,7 @@ class Models:
             "size": engine and engine.num_bytes,
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
-            "defaults": self._defaults(),
+            "defaults": sampling | {"max_tokens": self.options.max_tokens},
             **self._introductions.get(name, {"about": None, "prompts": []}),
         }
 
@@ -145,12 +144,7 @@ class Models:
         for scheduler in schedulers:
             await asyncio.to_thread(scheduler.stop)
 
-    def _defaults(self) -> dict[str, Any]:
-        sampling = {name: value for name, value in asdict(self.options.sampling).items() if name != "seed"}
-        return sampling | {"max_tokens": self.options.max_tokens}
-
     async def _load_in_thread(self, name: str) -> Model:
-        """Load a model without blocking the event loop."""
         try:
             await self._evict_idle()
             return self.add(name, await asyncio.to_thread(self._load, name))

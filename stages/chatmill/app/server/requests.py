@@ -1,22 +1,26 @@
-"""Pydantic models of the API's requests, which refuse wrong types and values out of range.
+"""The API's requests: models that refuse wrong types and values out of range, and the prompts that a model reads.
 
 Unknown parameters are ignored, but those in UNSUPPORTED are refused: an answer without them would mean something else.
 """
 
 import asyncio
 import json
-from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
 from starlette.requests import Request
 
-from chatmill.app.server.models import Models
+from chatmill.app.server.models import Model
 from chatmill.app.server.security import ApiError
+from chatmill.conversation import Conversation
+from chatmill.datasets.formats import chats
+from chatmill.datasets.formats.example import describe_value
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.params_file import error_line, keys_of
 from chatmill.pipeline.signatures import expected_value
+from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
     "logit_bias",
@@ -50,20 +54,13 @@ Stop = Annotated[str, Field(max_length=200)]
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)  # 64.0
 TokenLimit = Annotated[int, Field(ge=-1), WHOLE]  # 0 and -1: as many as fit into the context
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-RequestType = TypeVar("RequestType", bound="ModelRequest")
+RequestType = TypeVar("RequestType", bound=BaseModel)
 
 
 class ModelRequest(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     model: Annotated[str, Field(max_length=1000)] | None = None
-
-    @model_validator(mode="after")
-    def _refuse_unsupported(self) -> Self:
-        for name, value in (self.model_extra or {}).items():
-            if name in UNSUPPORTED and value not in (None, False, "", [], {}):
-                raise PydanticCustomError("unsupported", "{name}", {"name": name})
-        return self
 
 
 class StreamOptions(BaseModel):
@@ -98,7 +95,6 @@ class GenerationRequest(ModelRequest):
 
     @property
     def includes_usage(self) -> bool:
-        """Whether the stream ends with the usage, the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling(self, defaults: Sampling, seed: int) -> Sampling:
@@ -156,7 +152,6 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts, each a text or ids."""
         if isinstance(self.prompt, str):
             return [self.prompt]
         several = [item for item in self.prompt if not isinstance(item, int)]
@@ -184,39 +179,24 @@ class TokensRequest(ModelRequest):
     ids: Ids
 
 
-def parse_request(request_type: type[RequestType], body: bytes) -> RequestType:
-    try:
-        return request_type.model_validate_json(body)
-    except ValidationError as error:
-        raise validation_error(error, request_type, body) from error
-
-
 def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
     first = error.errors(include_url=False)[0]
-    place, name = str(first["loc"][0]) if first["loc"] else None, first["msg"]
-    match first["type"]:
-        case "json_invalid":
-            return ApiError(400, f"the body is not JSON: {name.removeprefix('Invalid JSON: ')}", code="invalid_json")
-        case "unsupported":
-            return ApiError(
-                400, f"{name}: this server does not support it", param=place or name, code="unsupported_parameter"
-            )
+    if first["type"] == "json_invalid":
+        message = f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
+        return ApiError(400, message, code="invalid_json")
     keys = keys_of(first["loc"], json.loads(body))
     message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
-    return ApiError(400, message, param=place, code="invalid_value")
+    return ApiError(400, message, param=str(first["loc"][0]) if first["loc"] else None, code="invalid_value")
 
 
-# Read and parse the body of a request without blocking the event loop.
+# Read and parse the body of a request.
 
 MAX_BODY_BYTES = 2 << 20
 BODY_SECONDS = 60  # for a body to arrive
-MAX_INLINE_BYTES = 4096  # of a body; a longer one is encoded in a thread
-MAX_INLINE_JSON = 65_536  # bytes of a body; a longer one is parsed in a thread
-Result = TypeVar("Result")
 
 
-async def read_body(request: Request) -> bytes:
-    """The body of a request. Raises ApiError if it is too long or arrives too slowly."""
+async def parse(request: Request, request_type: type[RequestType]) -> RequestType:
+    """The body of a request. Raises ApiError if it is wrong, too long, or arrives too slowly."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -226,20 +206,127 @@ async def read_body(request: Request) -> bytes:
                     raise ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
     except TimeoutError as error:
         raise ApiError(408, f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds") from error
-    return bytes(body)
+    try:
+        parameters = request_type.model_validate_json(bytes(body))
+    except ValidationError as error:
+        raise validation_error(error, request_type, bytes(body)) from error
+    for name, value in (parameters.model_extra or {}).items():
+        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+            raise ApiError(400, f"{name}: this server does not support it", param=name, code="unsupported_parameter")
+    return parameters
 
 
-async def parse(models: Models, request: Request, request_type: type[RequestType]) -> tuple[RequestType, int]:
-    """A request's parameters and its number of bytes. Large ones are parsed one by one, as that blocks all threads."""
-    body = await read_body(request)
-    if len(body) < MAX_INLINE_JSON:
-        return parse_request(request_type, body), len(body)
-    async with models.parsing:
-        return await asyncio.to_thread(parse_request, request_type, body), len(body)
+# The ids of a conversation or text; invalid and too long ones are refused.
 
 
-async def encode_without_blocking(num_bytes: int, encode: Callable[..., Result], *arguments: object) -> Result:
-    """Call `encode`, in a thread unless the body is so short that a thread would take longer."""
-    if num_bytes < MAX_INLINE_BYTES:
-        return encode(*arguments)
-    return await asyncio.to_thread(encode, *arguments)
+class Prompt(NamedTuple):
+    ids: list[int]
+    dropped_messages: int = 0  # that did not fit the context
+    answer_prefix: str | None = None  # as in GenerationConfig
+    echo: str = ""  # the text of the prompt, if the answer is to repeat it
+    lost: str = ""  # characters of the last message for which the tokenizer has no tokens
+
+
+def chat_prompts(model: Model, parameters: ChatRequest, max_tokens: int) -> list[Prompt]:
+    """The one prompt of a conversation. Raises ApiError if it is invalid or too long.
+
+    A last message of the assistant is followed by another one, unless it is to be continued or ends with a tool's
+    output, after which the assistant's turn goes on.
+    """
+    conversation = parse_messages(parameters.messages)
+    last = conversation[-1]
+    ends_with_tool = bool(last.parts) and last.parts[-1].kind == "output"
+    continues = parameters.continue_final_message or ends_with_tool
+    if last.role == "system" or (parameters.continue_final_message and last.role != "assistant"):
+        expected = "'assistant', to be continued" if continues else "'user', to be answered"
+        message = f"messages: the last message has the role {last.role!r}: expected {expected}"
+        raise ApiError(400, message, param="messages")
+    answer_prefix = "" if continues and last.parts else None
+    conversation = model.prompt_builder.declare(conversation)
+    follows = last.role == "assistant" and not continues
+    lost = "" if follows else model.loaded.tokenizer.lost(last.text)
+    if parameters.truncation == "auto":
+        with refused("messages", "context_length_exceeded"):
+            remaining, ids = model.prompt_builder.truncate(conversation, max_tokens, follows=follows)
+        return [Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)]
+    ids = model.prompt_builder.prompt_ids(conversation, follows=follows)
+    if len(ids) >= model.context:
+        several = [message.role for message in conversation].count("user") > 1
+        remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
+        raise too_long(len(ids), model.context, "messages", remedy)
+    return [Prompt(ids, 0, answer_prefix, lost=lost)]
+
+
+def text_prompts(model: Model, parameters: CompletionRequest, _: int) -> list[Prompt]:
+    """The prompts of texts or of given ids. Raises ApiError if one is invalid or too long."""
+    tokenizer, prompts = model.loaded.tokenizer, []
+    for given in parameters.prompts:
+        if isinstance(given, str):
+            with refused("prompt"):
+                check_text(given)
+            text, ids = given, model.prompt_builder.encode(model.loaded.template.text(given))
+        else:
+            check_ids(model, given, tokenizer.vocab_size, "prompt")
+            text, ids = tokenizer.decode(given), given
+        if not 0 < len(ids) < model.context:
+            raise too_long(len(ids), model.context, "prompt")
+        prompts.append(Prompt(ids, answer_prefix="", echo=text if parameters.echo else ""))
+    return prompts
+
+
+def tokenize_prompt(model: Model, parameters: TokenizeRequest) -> list[int]:
+    """The ids of a text without control tokens, or of a conversation with the start of an answer."""
+    if parameters.prompt is None:
+        conversation = parse_messages(parameters.messages or [])
+        return model.prompt_builder.prompt_ids(model.prompt_builder.declare(conversation))
+    with refused("prompt"):
+        check_text(parameters.prompt)
+    return model.loaded.tokenizer.encode([parameters.prompt])[0]
+
+
+def parse_messages(given: list[object]) -> Conversation:
+    with refused("messages"):
+        messages = [with_content(message, number) for number, message in enumerate(given)]
+        conversation = chats.from_messages({"messages": messages})
+        for part in (part for message in conversation for part in message.parts):
+            check_text(part.text)
+        if not conversation:
+            raise ValueError("messages: expected one with text, got none")
+        return conversation
+
+
+def with_content(message: object, number: int) -> object:
+    """A message, with empty content where an assistant or a tool has none. Raises ValueError if it is not a message."""
+    name, expected = f"messages.{number}", "an object with role and content"
+    if isinstance(message, dict):
+        content, role = message.get("content"), message.get("role")
+        if content is None and role in ("assistant", "tool"):
+            return message if message.get("tool_calls") else {**message, "content": ""}
+        if isinstance(role, str) and isinstance(content, str | list):
+            return message
+        name, expected = (f"{name}.content", "text") if isinstance(role, str) else (f"{name}.role", "a text")
+        message = content if isinstance(role, str) else role
+    raise ValueError(f"{name}: expected {expected}, got {describe_value(message)}")
+
+
+@contextmanager
+def refused(param: str, code: str = "invalid_value") -> Iterator[None]:
+    """A ValueError in the body is an ApiError about a parameter."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, str(error), param=param, code=code) from error
+
+
+def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
+    if ids and max(ids) >= count:
+        message = f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}"
+        raise ApiError(400, message, param=param, code="invalid_value")
+
+
+def too_long(count: int, context: int, param: str, remedy: str = "") -> ApiError:
+    """The error for a prompt that does not fit the context, or is empty."""
+    message = f"{param}: {count} tokens do not fit the model's context of {context}: shorten the text{remedy}"
+    return ApiError(
+        400, message if count else f"{param}: expected at least one token", param=param, code="context_length_exceeded"
+    )

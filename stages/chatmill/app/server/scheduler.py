@@ -7,23 +7,211 @@ The ids of a chat stay in the KV cache of its slot until another chat needs the 
 the same chat only the new ids are prefilled.
 """
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import inf
 from threading import Condition, Thread
 from time import perf_counter
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from chatmill.app.server.jobs import Job
 from chatmill.app.server.security import ApiError
+from chatmill.conversation import Part
 from chatmill.engines.engine import CachedEngine, Engine, make_chat_batch
-from chatmill.inference.chat_session import common_prefix_length
+from chatmill.inference.chat_session import PromptBuilder, common_prefix_length
+from chatmill.inference.sampler import (
+    Generation,
+    IncrementalDetokenizer,
+    Sampler,
+    Sampling,
+    TokenLogprob,
+    token_logprob,
+)
 from chatmill.pipeline.processes import USER_ERRORS
+
+# A queue from a thread to the event loop.
+
+FLUSH = 0.02  # seconds between two batches, in which the tokens of a fast model gather
+Result = TypeVar("Result")
+
+
+class ResultQueue(Generic[Result]):
+    """A queue from one thread, which puts items and closes it, to one asyncio task, which is woken only if it waits."""
+
+    def __init__(self) -> None:
+        """Must be called in the event loop."""
+        self._items: deque[Result] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._closed, self._changed = asyncio.Event(), asyncio.Event()  # `_changed` is cleared only to wait for it
+
+    def put(self, item: Result) -> None:
+        self._items.append(item)
+        if not self._changed.is_set():
+            self._wake(self._changed)
+
+    def close(self) -> None:
+        self._wake(self._closed)
+        self._wake(self._changed)
+
+    async def batches(self) -> AsyncIterator[list[Result]]:
+        """The items that have come since the last ones, until the queue is closed; the first without delay."""
+        while True:
+            if items := [self._items.popleft() for _ in range(len(self._items))]:
+                yield items
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), FLUSH)
+            elif self._closed.is_set():
+                return
+            else:
+                self._changed.clear()
+                if not self._items:  # one may have come before the thread saw that the event is cleared
+                    await self._changed.wait()
+
+    def _wake(self, event: asyncio.Event) -> None:
+        with suppress(RuntimeError):  # the event loop is closed already
+            self._loop.call_soon_threadsafe(event.set)
+
+
+# The jobs of a model: an answer, or the log probabilities of a text.
+
+
+class Update(NamedTuple):
+    """What was added to an answer: parts, and the ids and log probabilities of which they were decoded."""
+
+    parts: list[Part]
+    ids: list[int]
+    logprobs: list[TokenLogprob]  # of text tokens, if requested
+
+
+class GenerationConfig(NamedTuple):
+    sampling: Sampling
+    max_tokens: int
+    stop: Sequence[str] = ()
+    num_logprobs: int | None = None  # the top logprobs of each token; None: no logprobs at all
+    answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
+
+
+class Job(ABC):
+    """What a scheduler does for a request; its results are read in the event loop."""
+
+    needs_all_logits = False  # after each of the prompt's ids, not only after the last
+
+    def __init__(self, ids: list[int], time_limit: float) -> None:
+        self.prompt_ids, self.pending = ids, ids  # those to run through the model next
+        self.cached_tokens = 0
+        self.results: ResultQueue[Any] = ResultQueue()
+        self.error: Exception | None = None
+        self.cancelled = False  # the client has disconnected
+        # in seconds of perf_counter; 0 if that has not happened
+        self.submitted_at, self.started_at, self.first_token_at, self.ended_at = perf_counter(), 0.0, 0.0, 0.0
+        self.deadline = self.submitted_at + time_limit
+
+    @property
+    @abstractmethod
+    def done(self) -> bool: ...
+
+    @property
+    def all_ids(self) -> list[int]:
+        """The ids of the prompt and the answer so far; the engine may not have read the last of them."""
+        return self.prompt_ids
+
+    def start(self, cached_tokens: int) -> None:
+        self.started_at, self.cached_tokens = perf_counter(), cached_tokens
+        self.pending = self.prompt_ids[cached_tokens:]
+
+    @abstractmethod
+    def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
+        """Continue with logits (V,) after all pending ids; `likeliest` is their argmax, if that is known.
+
+        If all logits are needed, they are (T, V), after each of the first T pending ids.
+        """
+
+    def finish(self, error: Exception | None = None) -> None:
+        self.error, self.ended_at = error, perf_counter()
+        self.results.close()
+
+
+class CompletionJob(Job):
+    """An answer that is being generated; its results are Updates."""
+
+    def __init__(self, builder: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float) -> None:
+        super().__init__(ids, time_limit)
+        self.finish_reason = "length"
+        self.num_logprobs, self._is_text = config.num_logprobs, builder.tokenizer.is_text
+        self._stop_ids = builder.stop_ids
+        self._detokenizer = IncrementalDetokenizer(builder.tokenizer, builder.template, config.stop)
+        if config.answer_prefix is not None:
+            self._detokenizer.answer_prefix = config.answer_prefix
+        self.generation = Generation(
+            ids,
+            remaining_context=builder.context - len(ids),
+            sampler=Sampler(builder.allowed, config.sampling),
+            stop_ids=self._stop_ids,
+            max_tokens=config.max_tokens,
+            tool=builder.tool,
+        )
+
+    @property
+    def all_ids(self) -> list[int]:
+        return self.prompt_ids + self.generation.generated_ids
+
+    @property
+    def done(self) -> bool:
+        return self.generation.done or self._detokenizer.stopped
+
+    def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
+        """Add the next token to the answer, chosen from logits (V,)."""
+        self.first_token_at = self.first_token_at or perf_counter()
+        ids = self.generation.step(logits, likeliest)
+        self.pending = self.generation.pending
+        is_text = self._detokenizer.part_kind == "text" and self._is_text[ids[0]]
+        parts: list[Part] = []
+        for token in ids:
+            before = len(self._detokenizer.parts)
+            if text := self._detokenizer.push(token):
+                parts.append(Part("text", text))
+            parts += [part for part in self._detokenizer.parts[before:] if part.kind != "text"]
+        if ids[-1] in self._stop_ids or self._detokenizer.stopped:
+            self.finish_reason = "stop"
+        has_logprob = is_text and self.num_logprobs is not None
+        logprobs = [token_logprob(logits, ids[0], self.num_logprobs or 0)] if has_logprob else []
+        self.results.put(Update(parts, ids, logprobs))
+
+    def finish(self, error: Exception | None = None) -> None:
+        if not error and (text := self._detokenizer.finish()):
+            self.results.put(Update([Part("text", text)], [], []))
+        super().finish(error)
+
+
+class LogprobsJob(Job):
+    """The log probabilities of all tokens of a text, except the first; its results are TokenLogprobs."""
+
+    needs_all_logits = True
+
+    def __init__(self, ids: list[int], num_logprobs: int, time_limit: float) -> None:
+        super().__init__(ids, time_limit)
+        self._num_logprobs = num_logprobs
+
+    @property
+    def done(self) -> bool:
+        return not self.pending
+
+    def process_logits(self, logits: np.ndarray, _: int | None = None) -> None:
+        """Compute the log probability of the id after each of the first pending ones, from logits (T, V)."""
+        for row, token in zip(logits, self.pending[1 : len(logits) + 1], strict=False):
+            self.results.put(token_logprob(row, token, self._num_logprobs))
+        del self.pending[: len(logits)]
+
+
+# The thread of a model, and a slot for each job that runs.
 
 CHUNK_SECONDS = 0.05  # for a chunk of a prompt, which is prefilled between two decoding steps
 MIN_CHUNK, MAX_CHUNK = 8, 256  # tokens; a longer chunk is no faster
 SHORT_PREFILL = 8  # so few pending tokens, as of a tool's output, are fed one by one in the decoding batch
-MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
 
 
 class Slot:
@@ -35,7 +223,7 @@ class Slot:
 
     def cache_gain(self, ids: list[int]) -> int:
         """How many tokens this slot saves for a prompt: cached ones that are reused less cached ones that are lost."""
-        return 2 * common_prefix_length(self.cached_ids, ids[:-1]) - len(self.cached_ids)
+        return 2 * common_prefix_length(self.cached_ids, ids) - len(self.cached_ids)
 
 
 class Scheduler:
@@ -44,8 +232,7 @@ class Scheduler:
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
         self._batch = make_chat_batch(engine, num_slots)
         self._slots = [Slot(chat) for chat in self._batch.chats]
-        self.num_slots, self._vocab_size = len(self._slots), engine.vocab_size
-        self.max_jobs = self.num_slots + max_waiting
+        self.num_slots, self.max_jobs = len(self._slots), len(self._slots) + max_waiting
         self._running: dict[Job, Slot] = {}
         self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
@@ -64,11 +251,7 @@ class Scheduler:
         return not self._waiting and not self._running
 
     def submit(self, *jobs: Job) -> None:
-        """Add all of these jobs, or none. Raises ApiError if the queue is full or a text's logits are too many."""
-        for job in jobs:
-            if job.needs_all_logits and len(job.prompt_ids) * self._vocab_size > MAX_LOGITS:
-                message = f"{len(job.prompt_ids)} tokens: expected at most {MAX_LOGITS // self._vocab_size}"
-                raise ApiError(400, message, code="invalid_value")
+        """Add all of these jobs, or none. Raises ApiError if the queue is full."""
         with self._changed:
             if self._stopped:
                 raise stopping("the model has stopped: try again later")
@@ -125,8 +308,9 @@ class Scheduler:
 
     def _start(self, job: Job) -> None:
         """Start the first waiting job in a slot; it leaves the queue afterwards, so that an exception ends it too."""
-        slot = self._choose([] if job.needs_all_logits else job.prompt_ids)
-        cached_tokens = 0 if job.needs_all_logits else common_prefix_length(slot.cached_ids, job.prompt_ids[:-1])
+        reusable = [] if job.needs_all_logits else job.prompt_ids[:-1]  # the last one's logits are needed
+        slot = self._choose(reusable)
+        cached_tokens = common_prefix_length(slot.cached_ids, reusable)
         slot.chat.rewind(cached_tokens)
         self._running[job] = slot
         self._waiting.popleft()
@@ -155,21 +339,18 @@ class Scheduler:
         chat = self._running[job].chat
         whole = job.needs_all_logits and not chat.continues
         chunk = job.pending if whole else job.pending[: self._chunk_size]
-        started = perf_counter()
-        try:
+        with self._ending(job):
+            started = perf_counter()
             logits = chat.append_all(chunk) if job.needs_all_logits else chat.append(chunk)
-        except USER_ERRORS as error:
-            self._finish(job, error)
-            return
-        seconds = perf_counter() - started
-        if seconds > CHUNK_SECONDS:
-            self._chunk_size = max(MIN_CHUNK, self._chunk_size // 2)
-        elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
-            self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
-        if job.needs_all_logits or len(chunk) == len(job.pending):
-            self._process_logits(job, logits)
-        else:
-            del job.pending[: len(chunk)]
+            seconds = perf_counter() - started
+            if seconds > CHUNK_SECONDS:
+                self._chunk_size = max(MIN_CHUNK, self._chunk_size // 2)
+            elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
+                self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
+            if job.needs_all_logits or len(chunk) == len(job.pending):
+                job.process_logits(logits)
+            else:
+                del job.pending[: len(chunk)]
 
     def _run_batch(self, jobs: list[Job]) -> None:
         try:
@@ -180,13 +361,16 @@ class Scheduler:
             return
         for job, row, likeliest in zip(jobs, logits, logits.argmax(axis=1).tolist(), strict=True):
             if len(job.pending) == 1:
-                self._process_logits(job, row, likeliest)
+                with self._ending(job):
+                    job.process_logits(row, likeliest)
             else:
                 del job.pending[0]
 
-    def _process_logits(self, job: Job, logits: np.ndarray, likeliest: int | None = None) -> None:
+    @contextmanager
+    def _ending(self, job: Job) -> Iterator[None]:
+        """End a job that fails in the body, or is done after it."""
         try:
-            job.process_logits(logits, likeliest)
+            yield
         except USER_ERRORS as error:
             self._finish(job, error)
         else:

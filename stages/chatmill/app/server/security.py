@@ -36,7 +36,6 @@ class ApiError(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
 
     def as_dict(self) -> dict[str, Any]:
-        """The error as a JSON object."""
         error_type = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
@@ -47,7 +46,6 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError:
-    """The ApiError for an exception that ended a job."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, ValueError):
@@ -86,17 +84,15 @@ class CancellableResponse(Response):
         self._respond = respond
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        responding = asyncio.ensure_future(self._respond(send))
-        disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
+        tasks = [asyncio.ensure_future(each) for each in (self._respond(send), _wait_for_disconnect(receive))]
         try:
-            await asyncio.wait({responding, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            unfinished = [task for task in (responding, disconnect) if not task.done()]
-            for task in unfinished:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
-        if responding.done() and not responding.cancelled():
-            responding.result()
+            responded, _ = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(responded, Exception):
+            raise responded
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
@@ -221,7 +217,6 @@ def _given_key(headers: Headers) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach a host."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:

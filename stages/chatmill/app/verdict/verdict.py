@@ -110,8 +110,6 @@ SEED_FREEDOM = 8
 
 
 class Noise(NamedTuple):
-    """How much runs vary that differ by their seed alone."""
-
     deviation: float  # of a run's bits per byte, relative to them
     quantile: float  # standard deviations within which 95 % lie, as sure as the deviation is known
     runs: int  # that it was estimated from beside SEED_NOISE
@@ -131,18 +129,12 @@ class BitsDifference(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
         return self.interval is not None and not self.interval[0] <= 0 <= self.interval[1]
 
 
-def bits_difference(
-    first: Sequence[np.ndarray], second: Sequence[np.ndarray], noise: Noise | None = None
-) -> BitsDifference:
-    """The difference between two sides, given the nats (C,) of the same texts under each of their runs.
-
-    `noise` is by default `seed_noise` of the two.
-    """
-    noise = noise or seed_noise([first, second])
+def bits_difference(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> BitsDifference:
+    """The difference between two sides, given the nats (C,) of the same texts under each of their runs."""
+    noise = seed_noise([first, second])
     of_first, of_second = (np.mean(side, axis=0) for side in (first, second))
     value = float(of_second.sum() / of_first.sum()) - 1
     sampled = bootstrap(of_second - of_first, of_first)
@@ -184,7 +176,6 @@ class ShareDifference(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether such a difference is rarer than one in twenty."""
         return self.p < 0.05
 
 
@@ -248,8 +239,6 @@ class Side:
 
 
 class Difference(NamedTuple):
-    """Between the first side and another one."""
-
     side: Side
     bits: BitsDifference
     skills: ShareDifference | None

@@ -31,7 +31,6 @@ from chatmill.app.verdict.verdict import (
     sentence,
     which_text,
 )
-from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import Estimate
 from chatmill.report import markup
 from chatmill.report.markup import Html, bits_range, in_bits, number, percent, percent_range, tag
@@ -75,33 +74,28 @@ def differing_documents(
     order = np.argsort(-np.abs(differences), kind="stable")[:NUM_DOCUMENTS]
     order = order[np.abs(differences[order]) >= MIN_BITS].tolist()
     chosen = [documents[i] for i in order]
-    scored = [[score(run, chosen, which) for run in side] for side in (first, second)]
-    result = []
-    for place, i in enumerate(order):
-        one, other = (_mean([texts[place] for texts in side]) for side in scored)
-        parts = word_differences(one, other)
-        result.append(DocumentDifference(documents[i].place, float(differences[i]), parts))
-    return result
+    one, other = (
+        [_mean(texts) for texts in zip(*(score(run, chosen, which) for run in side), strict=True)]
+        for side in (first, second)
+    )
+    return [
+        DocumentDifference(documents[i].place, float(differences[i]), word_differences(*texts))
+        for i, *texts in zip(order, one, other, strict=True)
+    ]
 
 
-def score(run: Run, documents: Sequence[ScoredDocument], which: str) -> list[ScoredText]:
+def score(run: Run, documents: Sequence[ScoredDocument], which: str) -> Iterator[ScoredText]:
     corpus = encode_documents(documents, run.loaded)
     nats = corpus_nats(run.loaded.engine, corpus, run.text.context, run.text.stride)
     is_scored = corpus.is_scored & corpus.is_trained if which == "assistant" else corpus.is_scored
-    return [_scored_text(corpus, nats, is_scored, slice(*corpus.offsets[i : i + 2])) for i in range(len(documents))]
-
-
-def _scored_text(corpus: Corpus, nats: np.ndarray, is_scored: np.ndarray, tokens: slice) -> ScoredText:
-    lengths = np.where(is_scored, corpus.num_bytes, 0)[tokens]
-    ends = np.cumsum(lengths)
-    texts = (
-        corpus.texts[i][int(added) :]
-        for i, added, scored in zip(corpus.ids[tokens], corpus.begins_added[tokens], is_scored[tokens], strict=True)
-        if scored
-    )
-    return ScoredText(
-        b"".join(texts), np.repeat(nats[tokens] / np.maximum(lengths, 1), lengths), ends[~is_scored[tokens]].tolist()
-    )
+    for begin, end in pairwise(corpus.offsets):
+        tokens = slice(begin, end)
+        scored = is_scored[tokens]
+        lengths = np.where(scored, corpus.num_bytes[tokens], 0)
+        starts = zip(corpus.ids[tokens][scored], corpus.begins_added[tokens][scored], strict=True)
+        text = b"".join(corpus.texts[i][int(added) :] for i, added in starts)
+        per_byte = np.repeat(nats[tokens] / np.maximum(lengths, 1), lengths)
+        yield ScoredText(text, per_byte, np.cumsum(lengths)[~scored].tolist())
 
 
 def _mean(texts: Sequence[ScoredText]) -> ScoredText:
@@ -128,7 +122,6 @@ BETTER, WORSE = f"bg:#a6dfbb {DARK}", f"bg:#f8cfae {DARK}"
 TITLE = "Verdict"
 CAPTION = "The sides, on the same conversations; in parentheses 95 % intervals"
 NAMES_OF_TEXT = {"all": "bits per byte of all text", "assistant": "bits per byte of the assistant's text"}
-Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,6 @@ class Verdict:
 
     @property
     def note(self) -> str:
-        """The sides that are worth choosing, and the baselines."""
         best = ", ".join(side.letter for side in frontier(self.sides))
         parts = [f"No other side is at least as good in bits per byte, latency and size as: {best}."]
         parts += [f"{name} needs {in_bits(bits)} bits per byte." for name, bits in self.baselines.items() if bits]
@@ -157,25 +149,21 @@ class Verdict:
 
     @property
     def documents_title(self) -> str:
-        """What the list of documents is."""
         one, other = (side.letter for side in self.sides[:2])
         return f"Where {one} and {other} differ most: bits that {other} needs more, by word from {MIN_BITS:.0f} bit on"
 
-    def rows(self) -> Iterator[Row]:
-        sides = self.sides
-        yield NAMES_OF_TEXT[sides[0].which], *(_bits(side.bits_per_byte) for side in sides)
-        if questions := sides[0].skills.n:
-            yield f"right answers, of {questions}", *(_share(side.skills) for side in sides)
-        yield "ms a token", *(number(side.token_ms) for side in sides)
-        yield "MB of weights", *(number(side.megabytes) for side in sides)
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        bits = [(side.bits_per_byte, in_bits, bits_range) for side in self.sides]
+        shares = [(side.skills, percent, percent_range) for side in self.sides]
+        yield NAMES_OF_TEXT[self.sides[0].which], *(_with_interval(*one) for one in bits)
+        if questions := self.sides[0].skills.n:
+            yield f"right answers, of {questions}", *(_with_interval(*one) for one in shares)
+        yield "ms a token", *(number(side.token_ms) for side in self.sides)
+        yield "MB of weights", *(number(side.megabytes) for side in self.sides)
 
 
-def _bits(found: Estimate) -> str:
-    return in_bits(found.value) + (f" ({bits_range(found.interval)})" if found.interval else "")
-
-
-def _share(found: Estimate) -> str:
-    return percent(found.value) + (f" ({percent_range(found.interval)})" if found.interval else "")
+def _with_interval(found: Estimate, show: Callable[[Any], str], show_range: Callable[[Any], str]) -> str:
+    return show(found.value) + (f" ({show_range(found.interval)})" if found.interval else "")
 
 
 def terminal_lines(verdict: Verdict, width: int) -> Iterator[StyledLine]:
@@ -227,39 +215,40 @@ def _word(word: Word) -> Html:
 
 def as_json(verdict: Verdict) -> dict[str, Any]:
     """The same as numbers that are not rounded."""
+    sides = [
+        {
+            "letter": side.letter,
+            "runs": [run.name for run in side.runs],
+            "bits_per_byte": side.bits_per_byte._asdict(),
+            "skills": side.skills._asdict(),
+            "token_ms": side.token_ms,
+            "size_mb": side.megabytes,
+        }
+        for side in verdict.sides
+    ]
+    documents = [
+        {"place": one.place, "bits": one.bits, "words": [[word._asdict() for word in part] for part in one.parts]}
+        for one in verdict.documents
+    ]
     return {
         "verdict": verdict.sentences,
         "text": verdict.sides[0].which,
-        "sides": [_side_json(side) for side in verdict.sides],
-        "differences": [_difference_json(one) for one in verdict.differences],
+        "sides": sides,
+        "differences": list(map(_difference_json, verdict.differences)),
         "baselines": verdict.baselines,
         "frontier": [side.letter for side in frontier(verdict.sides)],
-        "documents": [
-            {"place": one.place, "bits": one.bits, "words": [[w._asdict() for w in part] for part in one.parts]}
-            for one in verdict.documents
-        ],
-    }
-
-
-def _side_json(side: Side) -> dict[str, Any]:
-    figures = {"bits_per_byte": side.bits_per_byte, "skills": side.skills}
-    return {
-        "letter": side.letter,
-        "runs": [run.name for run in side.runs],
-        **{name: found._asdict() for name, found in figures.items()},
-        "token_ms": side.token_ms,
-        "size_mb": side.megabytes,
+        "documents": documents,
     }
 
 
 def _difference_json(found: Difference) -> dict[str, Any]:
-    bits = found.bits
-    result: dict[str, Any] = {"side": found.side.letter}
-    result["bits"] = {"relative": bits.value, "interval": bits.interval, "is_clear": bits.is_clear}
-    result["bits"] |= {"seed_deviation": bits.noise.deviation, "seed_runs": bits.noise.runs}
-    shares = found.skills
-    result["skills"] = None if shares is None else shares._asdict() | {"is_clear": shares.is_clear}
-    return result
+    bits, shares = found.bits, found.skills
+    noise = {"seed_deviation": bits.noise.deviation, "seed_runs": bits.noise.runs}
+    return {
+        "side": found.side.letter,
+        "bits": {"relative": bits.value, "interval": bits.interval, "is_clear": bits.is_clear, **noise},
+        "skills": None if shares is None else shares._asdict() | {"is_clear": shares.is_clear},
+    }
 
 
 def compare_sides(
