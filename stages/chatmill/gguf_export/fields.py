@@ -136,7 +136,7 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
         case _, "marked":
             _check_sentencepiece(vocabulary)
             return "llama", "default"
-        case "lookup", _ if all(len(vocabulary.tokens[i]) == 1 for i in vocabulary.text_ids):
+        case "lookup", _ if not vocabulary.has_longer_tokens:
             return "gpt2", "gpt-2"  # bytes, of which no pattern makes anything else
     return "gpt2", _pre_tokenizer(vocabulary)
 

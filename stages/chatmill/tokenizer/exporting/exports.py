@@ -23,7 +23,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding.backends import ranks_of, tiktoken_unsupported_reason
+from chatmill.tokenizer.encoding.backends import tiktoken_unsupported_reason
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary, write_llama2c
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
@@ -147,8 +147,7 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
-    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
-    if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
+    if doubled := next((name for name in vocabulary.special if name.encode() in vocabulary.text_tokens), None):
         return _exact("a special token has the name of a token of text, and `tokenizers` finds one id", doubled)
     if assumed := vocabulary.handling.get("assumed"):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
@@ -182,7 +181,7 @@ def make_rank_encoder(
     vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
 ) -> Encode:
     """The encoder of a reader that only merges bytes, lowest rank first, inside the matches of a pattern."""
-    ids = ranks_of(vocabulary)
+    ids = vocabulary.text_tokens
     order = ids if ranks_by_token is None else ranks_by_token
 
     def encode_piece(piece: str) -> list[int]:

@@ -216,7 +216,7 @@ def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
             return "merging by score differs: the tokenizer takes the split with the best sum of scores"
         case "lookup" if vocabulary.pattern != CHARACTERS and vocabulary.has_longer_tokens:
             return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
-    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
+    texts = vocabulary.text_tokens
     for name, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if kind not in TEXT_KINDS and any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
             return f"merging by score differs: two text tokens make the name of the control token {name.decode()}"

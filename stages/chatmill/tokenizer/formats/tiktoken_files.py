@@ -22,7 +22,6 @@ import tiktoken
 
 from chatmill.tokenizer.encoding.backends import (
     from_ranks,
-    ranks_of,
     special_tokens_of,
     to_tiktoken_encoding,
 )
@@ -180,8 +179,8 @@ def description_file(file: Path) -> Path:
 def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     """Write ranks and description; `read_tiktoken` is the inverse. Raises ValueError if tiktoken cannot express it."""
     encoding = to_tiktoken_encoding(vocabulary)
-    ranks = ranks_of(vocabulary)
-    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks.items()))
+    ranks = vocabulary.text_tokens.items()
+    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks))
     description = {
         "name": encoding.name,
         "pattern": vocabulary.pattern,

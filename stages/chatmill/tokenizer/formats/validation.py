@@ -23,6 +23,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     AddedTokenSearch,
     Kind,
     Vocabulary,
+    merge_parts,
 )
 
 # A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
@@ -69,8 +70,8 @@ class ReferenceEncoder:
             self._candidates[token] = (index, float32(length * highest - 0.1))
         self._round_score = self._steps.round_score if self._steps else float32
         self._merges = {
-            pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
-            for rank, pair in enumerate(vocabulary.merges)
+            (vocabulary.tokens[left], vocabulary.tokens[right]): rank
+            for rank, (left, right) in enumerate(vocabulary.merges)
         }
         algorithm: Callable[[str], list[int]] = {
             "lookup": self._lookup,
@@ -79,12 +80,11 @@ class ReferenceEncoder:
             "viterbi": self._viterbi,
         }[vocabulary.algorithm]
         self._ids_of = lru_cache(CACHE_SIZE)(algorithm)
-        self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         for piece in self._pieces(text):
-            piece_ids = [piece] if isinstance(piece, int) else self._ids_in(piece)
+            piece_ids = [piece] if isinstance(piece, int) else self._ids_of(piece)
             ids += piece_ids if self._unknown is None else self._fuse_unknown(piece_ids)
         return ids
 
@@ -92,12 +92,6 @@ class ReferenceEncoder:
         assert self._steps is not None, "only then is a token searched in normalised text"
         tokenizers = self._steps.library == "tokenizers"
         return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
-
-    def _ids_in(self, piece: str) -> list[int]:
-        ids: list[int] = []
-        for stretch in [piece] if self._joined is None else _split_unmergeable(piece, self._joined):
-            ids += self._ids_of(stretch)
-        return ids
 
     def _pieces(self, text: str) -> Iterator[str | int]:
         """The ids of added tokens, and the pieces between them."""
@@ -126,17 +120,16 @@ class ReferenceEncoder:
     def _merge(self, piece: str) -> list[int]:
         """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""
         if self._marked:
-            ids = [index for character in piece for index in self._character(character.encode())]
-        else:
-            ids = self._lookup(piece)
-        while len(ids) > 1:
-            (_, merged), place = min(
-                (self._merges.get(pair, (len(self._merges), -1)), place) for place, pair in enumerate(pairwise(ids))
-            )
-            if merged < 0:
-                break
-            ids[place : place + 2] = [merged]
-        return ids
+            characters = merge_parts([character.encode() for character in piece], self._rank_of)
+            return [index for part in characters for index in self._character(part)]
+        data = piece.encode()
+        if data in self._normal:
+            return [self._normal[data]]
+        parts = merge_parts([bytes([byte]) for byte in data if byte in self._byte], self._rank_of)
+        return [self._normal[part] for part in parts]
+
+    def _rank_of(self, left: bytes, right: bytes) -> float:
+        return self._merges.get((left, right), math.inf)
 
     def _wordpiece(self, piece: str) -> list[int]:
         """From the left, the longest entry each time: the first one initial, the others continuations."""
@@ -191,21 +184,6 @@ class ReferenceEncoder:
 
     def _fuse_unknown(self, ids: list[int]) -> list[int]:
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
-
-
-def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
-    """Split a piece between characters that are adjacent in no token: no merge crosses such a place."""
-    start = 0
-    for place, pair in enumerate(pairwise(piece), start=1):
-        if pair not in joined:
-            yield piece[start:place]
-            start = place
-    yield piece[start:]
-
-
-def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
-    texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
-    return {pair for text in texts for pair in pairwise(text)}
 
 
 # Check that a vocabulary from a file can encode every text, without a crash or loss.

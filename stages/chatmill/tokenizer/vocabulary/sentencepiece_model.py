@@ -97,7 +97,7 @@ def from_written_model(model: ModelProto) -> Vocabulary:
     Raises ValueError if it is damaged or not supported.
     """
     vocabulary = from_model_proto(model)
-    if vocabulary.steps is not None or vocabulary.has_unused_names:
+    if vocabulary.steps is not None or any(token.startswith(UNUSED_PREFIX.encode()) for token in vocabulary.tokens):
         return vocabulary
     # Another program's, which takes U+2581 for a space
     return replace(vocabulary, steps=normalizer_steps(model.normalizer_spec))

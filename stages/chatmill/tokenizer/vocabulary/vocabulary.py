@@ -89,8 +89,13 @@ class Vocabulary:
         return len(self.text_ids)
 
     @cached_property
+    def text_tokens(self) -> dict[bytes, int]:
+        """The bytes of each token that text can produce, and its id: what tiktoken calls ranks."""
+        return {self.tokens[i]: i for i in self.text_ids}
+
+    @property
     def has_longer_tokens(self) -> bool:
-        return any(len(self.tokens[i]) > 1 for i in self.text_ids)
+        return any(len(token) > 1 for token in self.text_tokens)
 
     @property
     def spelling(self) -> Literal["bytes", "marked", "plain"]:
@@ -126,24 +131,17 @@ class Vocabulary:
     @cached_property
     def added_tokens(self) -> list[AddedToken]:
         """The tokens that are found in text before the rest is split."""
-        flags, entries = self.flags, zip(self.tokens, self.kinds, strict=True)
-        named = [(token.decode(), i) for i, (token, kind) in enumerate(entries) if kind == Kind.ADDED]
+        flags, named = self.flags, self.named(Kind.ADDED).items()
         return [AddedToken(name, i, *(flags.get(name, {}).get(flag, False) for flag in FLAGS)) for name, i in named]
 
     @cached_property
     def special(self) -> dict[str, int]:
         """Name to id of each control token."""
-        return {self.tokens[i].decode(): i for i, kind in enumerate(self.kinds) if kind == Kind.CONTROL}
+        return self.named(Kind.CONTROL)
 
-    @cached_property
-    def has_unused_names(self) -> bool:
-        return any(token.startswith(UNUSED_PREFIX.encode()) for token in self.tokens)
-
-    @cached_property
-    def special_names(self) -> dict[str, int]:
-        """Name to id of each control token, and of the unknown token."""
-        kinds = enumerate(self.kinds)
-        return {self.tokens[i].decode(): i for i, kind in kinds if kind in (Kind.CONTROL, Kind.UNKNOWN)}
+    def named(self, *kinds: Kind) -> dict[str, int]:
+        """Name to id of each token of some kinds, in the order of ids."""
+        return {self.tokens[i].decode(): i for i, kind in enumerate(self.kinds) if kind in kinds}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -213,15 +211,20 @@ def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes,
 
 
 def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
-    """The bytes of a piece merged pair by pair, lowest rank first, until no pair or only `num_parts` parts are left."""
+    """The bytes of a piece, merged where two parts make a token, until none do or only `num_parts` parts are left."""
     parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
-    pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
-    while len(parts) > num_parts and (best := min(pairs)) < math.inf:
-        i = pairs.index(best)
+    return merge_parts(parts, lambda left, right: ranks.get(left + right, math.inf), num_parts)
+
+
+def merge_parts(parts: list[bytes], rank_of: Callable[[bytes, bytes], float], num_parts: int = 1) -> list[bytes]:
+    """The parts merged pair by pair, lowest rank first, until no pair has a rank but infinity."""
+    ranks = [rank_of(left, right) for left, right in pairwise(parts)]
+    while len(parts) > num_parts and (best := min(ranks)) < math.inf:
+        i = ranks.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        del pairs[i]
-        for place in range(max(i - 1, 0), min(i + 1, len(pairs))):
-            pairs[place] = ranks.get(parts[place] + parts[place + 1], math.inf)
+        del ranks[i]
+        for place in range(max(i - 1, 0), min(i + 1, len(ranks))):
+            ranks[place] = rank_of(parts[place], parts[place + 1])
     return parts
 
 
