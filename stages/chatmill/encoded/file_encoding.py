@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice, product, repeat
 from pathlib import Path
+from sys import intern
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from chatmill.conversation import (
     parse_record,
     render,
 )
-from chatmill.encoded.token_files import EncodedRecords, EncodedShard, SourceNumbers, Sources, token_byte_lengths
+from chatmill.encoded.token_files import EncodedShard, EncodedSplit, token_byte_lengths
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import check_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
@@ -78,32 +79,33 @@ class LineError(ValueError):
         self.number, self.reason = number, reason
 
 
-def encode_lines(lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
-    """The records of some lines of a file. Raises LineError."""
-    segment, numbered, numbers = Segmenter(template), enumerate(lines, start=1), SourceNumbers()
+def encode_lines(
+    lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName
+) -> tuple[EncodedConversations, list[str]]:
+    """The records of some lines of a file, and the source of each. Raises LineError."""
+    segment, numbered = Segmenter(template), enumerate(lines, start=1)
     sources: list[str] = []
     parts: list[EncodedConversations] = []
     while batch := [_segments(line, number, segment, sources) for number, line in islice(numbered, BATCH_RECORDS)]:
         parts.append(tokenizer.encode_conversations(batch))
-    of_conversations = numbers.of(sources)
-    return EncodedRecords(*join(parts, tokenizer.dtype), Sources(numbers.names, of_conversations))
+    return join(parts, tokenizer.dtype), sources
 
 
 def _segments(line: bytes, number: int, segment: Segmenter, sources: list[str]) -> list[Segment]:
     try:
         record = parse_record(line)
-        sources.append(record.source)
+        sources.append(intern(record.source))  # so that another process gets each name once
         return segment(record.text, record.train)
     except ValueError as error:
         raise LineError(number, str(error)) from error
 
 
-def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
+def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
     """The records of a file that memory holds. Raises ValueError with file and line."""
     check_records(file)
     try:
         with file.open("rb") as lines:
-            return encode_lines(lines, tokenizer, template)
+            return EncodedSplit(*encode_lines(lines, tokenizer, template)[0])
     except LineError as error:
         raise ValueError(f"{file}:{error.number}: {error.reason}") from error
 
@@ -117,7 +119,7 @@ def encode_shards(
     try:
         for shard in progress(ordered_map(encode, shards), f"encode {file.stem}", total=len(shards)):
             yield shard
-            count += len(shard.records.sources.of_conversations)
+            count += len(shard.sources)
     except LineError as error:
         raise ValueError(f"{file}:{count + error.number}: {error.reason}") from error
 
@@ -125,12 +127,12 @@ def encode_shards(
 def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: TemplateName) -> EncodedShard:
     """The records of a shard, by the tokenizer of a folder. Raises LineError."""
     tokenizer, num_bytes = _tokenizer(folder, fingerprint)
-    records = encode_lines(shard.lines(), tokenizer, template)
+    encoded, sources = encode_lines(shard.lines(), tokenizer, template)
     has_tools = any(_DECLARES_TOOLS in line for line in shard.lines())
     lossy = 0
     if tokenizer.vocabulary.missing_bytes:
         lossy = sum(bool(tokenizer.lost(parse_record(line).text)) for line in shard.lines())
-    return EncodedShard(records, int(num_bytes[records.ids].sum()), has_tools, lossy)
+    return EncodedShard(encoded, sources, int(num_bytes[encoded.ids].sum()), has_tools, lossy)
 
 
 @lru_cache(maxsize=1)
