@@ -27,7 +27,7 @@ from chatmill.conversation import (
     parse_record,
     render,
 )
-from chatmill.encoded.token_files import EncodedShard, EncodedSplit, token_byte_lengths
+from chatmill.encoded.token_files import EncodedShard, EncodedSplit
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import check_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
@@ -139,4 +139,4 @@ def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: 
 def _tokenizer(folder: Path, fingerprint: str) -> tuple[ChatTokenizer, NDArray[np.int64]]:
     vocabulary = read_folder(folder)
     assert vocabulary.fingerprint == fingerprint
-    return ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)
+    return ChatTokenizer(vocabulary), np.array(vocabulary.byte_lengths)

@@ -83,13 +83,6 @@ class Meta:
     tokens: Mapping[str, int]
 
 
-def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """(V,): the number of text bytes of each id, 0 for control tokens."""
-    lengths = np.zeros(len(vocabulary.tokens), np.int64)
-    lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
-    return lengths
-
-
 def write_split(
     folder: Path,
     split: str,

@@ -36,12 +36,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
 )
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
-from chatmill.tokenizer.vocabulary.vocabulary import (
-    TEXT_KINDS,
-    Kind,
-    Vocabulary,
-    byte_pair_merge,
-)
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 Encode = Callable[[str], list[int]]
@@ -172,9 +167,7 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
 
     torch stores the file's name in its content, so the file is written under its final name.
     """
-    tokens = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    lengths = [len(token) if kind in TEXT_KINDS else 0 for token, kind in tokens]
-    torch.save(torch.tensor(lengths, dtype=torch.int32), file)
+    torch.save(torch.tensor(vocabulary.byte_lengths, dtype=torch.int32), file)
 
 
 def make_rank_encoder(
@@ -199,8 +192,7 @@ def differing_text(vocabulary: Vocabulary, other: Encode) -> str | None:
 def _candidates(vocabulary: Vocabulary) -> Iterator[str]:
     yield from NORMALIZATION_SAMPLES
     yield from PATTERN_SAMPLE.split(" ")
-    texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
-    words = [text for text in dict.fromkeys(texts) if text][:MOST_CANDIDATES]
+    words = [text for text in dict.fromkeys(_texts(vocabulary)) if text][:MOST_CANDIDATES]
     yield from (f"{word} {other}" for word, other in zip(words, reversed(words), strict=True))
     yield from (word * times for times in (2, 3, 7) for word in words)
     yield PATTERN_SAMPLE
@@ -314,8 +306,7 @@ def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
     ids = {vocabulary.tokens[i]: i for i in reversed(vocabulary.text_ids)}
 
     # Characters of three or four bytes that are a token, which two bytes may not be merged into
-    tokens = (vocabulary.tokens[i] for i in vocabulary.text_ids)
-    texts = (token.decode(errors="ignore") for token in tokens if 2 < len(token) < 5)
+    texts = (token.decode(errors="ignore") for token in vocabulary.text_tokens if 2 < len(token) < 5)
     characters = islice((text for text in texts if len(text) == 1), MOST_WORDS)
     words = list(_words(vocabulary))
     joined = (form.format(word) for form in ("{}", "a  {}", "{0}  {0}", "{0}'{0}", "{0}.{0}") for word in words)
@@ -336,5 +327,8 @@ def _odd_texts(vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _words(vocabulary: Vocabulary) -> Iterator[str]:
-    texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
-    return islice((text for text in texts if len(text) > 1), MOST_WORDS)
+    return islice((text for text in _texts(vocabulary) if len(text) > 1), MOST_WORDS)
+
+
+def _texts(vocabulary: Vocabulary) -> Iterator[str]:
+    return (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)

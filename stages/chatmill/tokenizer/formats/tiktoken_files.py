@@ -20,11 +20,7 @@ from typing import Any
 
 import regex
 
-from chatmill.tokenizer.encoding.backends import (
-    from_ranks,
-    special_tokens_of,
-    to_tiktoken_encoding,
-)
+from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, check_expression, check_pattern
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor, float32, patterns_of
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
+from chatmill.tokenizer.vocabulary.tokenizer_json import MAX_INPUT_CHARS_PER_WORD, id_to_piece
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     MAX_TOKEN_BYTES,
@@ -32,7 +32,6 @@ METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
 UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
 CACHE_SIZE = 1 << 16  # pieces: words recur
-MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
 
 
 class ReferenceEncoder:
@@ -133,7 +132,7 @@ class ReferenceEncoder:
 
     def _wordpiece(self, piece: str) -> list[int]:
         """From the left, the longest entry each time: the first one initial, the others continuations."""
-        if self._unknown is not None and len(piece) > MAX_CHARACTERS:
+        if self._unknown is not None and len(piece) > MAX_INPUT_CHARS_PER_WORD:
             return [self._unknown]
         data, entries = piece.encode(), self._initial
         ids: list[int] = []

@@ -11,22 +11,13 @@ A vocabulary keeps them as JSON, in the words of the library that they come from
 import base64
 import json
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import c_float
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
-
-_FLOAT32 = struct.Struct("<f")
-
-
-def float32(value: float) -> float:
-    """The nearest float32, which every format stores exactly."""
-    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
-    return number
-
 
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -44,6 +35,11 @@ SUPPORTED_TYPES = {
     "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
 }
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
+
+
+def float32(value: float) -> float:
+    """The nearest float32, which every format stores exactly."""
+    return c_float(value).value
 
 
 def drop_harmless_steps(steps: str | None) -> str | None:

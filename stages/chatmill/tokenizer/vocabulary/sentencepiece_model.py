@@ -30,7 +30,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 )
 
 _PIECE = ModelProto.SentencePiece
-_TYPES = {
+PIECE_TYPES = {  # GGUF has the same numbers
     Kind.NORMAL: _PIECE.NORMAL,
     Kind.FALLBACK: _PIECE.BYTE,
     Kind.CONTROL: _PIECE.CONTROL,
@@ -38,7 +38,7 @@ _TYPES = {
     Kind.UNKNOWN: _PIECE.UNKNOWN,
     Kind.ADDED: _PIECE.USER_DEFINED,
 }
-_KINDS = {type: kind for kind, type in _TYPES.items()}
+_KINDS = {type: kind for kind, type in PIECE_TYPES.items()}
 
 
 def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
@@ -63,7 +63,7 @@ def to_model_proto(vocabulary: Vocabulary) -> bytes:
     for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
         piece = id_to_piece(vocabulary, i)
         written = piece.replace(" ", METASPACE) if kind == Kind.ADDED else piece
-        model.pieces.add(piece=written, score=score, type=_TYPES[kind])
+        model.pieces.add(piece=written, score=score, type=PIECE_TYPES[kind])
     unknown = unknown_id(vocabulary)
     model.pieces[unknown].type = _PIECE.UNKNOWN
     spec = model.trainer_spec

@@ -98,6 +98,12 @@ class Vocabulary:
         return any(len(token) > 1 for token in self.text_tokens)
 
     @property
+    def byte_lengths(self) -> list[int]:
+        """The number of text bytes of each id, 0 for control and unused tokens."""
+        entries = zip(self.tokens, self.kinds, strict=True)
+        return [len(token) if kind in TEXT_KINDS else 0 for token, kind in entries]
+
+    @property
     def spelling(self) -> Literal["bytes", "marked", "plain"]:
         """How files write tokens: in the byte-level alphabet, as text with U+2581 for spaces, or as plain text."""
         if self.type == "sentencepiece":
