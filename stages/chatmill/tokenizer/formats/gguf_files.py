@@ -19,7 +19,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, DIGITS_THEN_GPT2, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_written_model
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import FLAGS, Kind, Vocabulary
 
@@ -233,4 +233,4 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], types: list[int]) 
     for token, type, score in zip(tokens, types, fields[f"{FIELD}scores"], strict=True):
         piece = token.replace(" ", METASPACE) if type == TokenType.USER_DEFINED else token
         model.pieces.add(piece=piece, score=score, type=type)
-    return from_written_model(model)
+    return from_model_proto(model)

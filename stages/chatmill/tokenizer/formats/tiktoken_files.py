@@ -143,27 +143,17 @@ _LLAMA3 = (
     *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
     *("<|eot_id|>", "<|python_tag|>", "<|image|>", *(f"<|reserved_special_token_{k}|>" for k in range(2, 246))),
 )
-PUBLISHED = {  # pattern and special tokens of ranks that are published without them
-    "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
-    "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
-    "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
-    "cl100k_base": (
-        "cl100k",
-        {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)},
-    ),
-    "o200k_base": ("o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
-    "qwen": ("qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
-    "llama3": ("llama3", {name: 128000 + k for k, name in enumerate(_LLAMA3)}),
-    "whisper_multilingual": ("gpt2", {_ENDOFTEXT: 50257, "<|startoftranscript|>": 50258}),  # others differ by version
-}
-_NAMES_BY_DIGEST = {  # of `_digest`
-    "22f185846c3da697": "r50k_base",
-    "6acf7ccc24168898": "p50k_base",
-    "74248f4aec6cbe44": "cl100k_base",
-    "6d12c35070eec146": "o200k_base",
-    "18fe0daf01fe5557": "qwen",
-    "96691ae4a7281d8a": "llama3",
-    "b830e11fee141665": "whisper_multilingual",
+_CL100K = {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)}
+_WHISPER = {_ENDOFTEXT: 50257, "<|startoftranscript|>": 50258}  # others differ by version
+PUBLISHED = {  # `_digest`, pattern and special tokens of ranks that are published without these
+    "gpt2": ("22f185846c3da697", "gpt2", {_ENDOFTEXT: 50256}),
+    "r50k_base": ("22f185846c3da697", "gpt2", {_ENDOFTEXT: 50256}),
+    "p50k_base": ("6acf7ccc24168898", "gpt2", {_ENDOFTEXT: 50256}),
+    "cl100k_base": ("74248f4aec6cbe44", "cl100k", _CL100K),
+    "o200k_base": ("6d12c35070eec146", "o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
+    "qwen": ("18fe0daf01fe5557", "qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
+    "llama3": ("96691ae4a7281d8a", "llama3", {name: 128000 + k for k, name in enumerate(_LLAMA3)}),
+    "whisper_multilingual": ("b830e11fee141665", "gpt2", _WHISPER),
 }
 
 
@@ -219,13 +209,14 @@ def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dic
     """The name, split pattern and special tokens of ranks. Raises ValueError if they are unknown."""
     description = description_file(file)
     if not description.exists():
-        published = _NAMES_BY_DIGEST.get(_digest(ranks), file.name.split(".")[0])
+        by_digest = {digest: name for name, (digest, _, _) in PUBLISHED.items()}
+        published = by_digest.get(_digest(ranks), file.name.split(".")[0])
         if published not in PUBLISHED:
             raise ValueError(
                 f"{file}: ranks have no split pattern, and these are not published ones: write {description.name} "
                 f"beside it, with name, pattern and special_tokens (as for {', '.join(PUBLISHED)})"
             )
-        pattern, special = PUBLISHED[published]
+        _, pattern, special = PUBLISHED[published]
         return published, PATTERNS[pattern], special
     try:
         content = json.loads(description.read_bytes())

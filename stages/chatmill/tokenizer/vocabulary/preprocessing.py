@@ -191,12 +191,6 @@ def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) 
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
 
 
-def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
-    """The steps of a SentencePiece model; None if it leaves text unchanged."""
-    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
-    return normalizer_steps(normalizer) if changes else None
-
-
 def normalizer_steps(normalizer: NormalizerSpec) -> str:
     """The steps of a SentencePiece model, also if they only replace spaces by U+2581."""
     content = {

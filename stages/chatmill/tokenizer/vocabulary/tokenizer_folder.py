@@ -19,19 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation import (
-    BOS,
-    CALL_END,
-    CALL_START,
-    CONTROL_TOKENS,
-    IM_END,
-    IM_START,
-    MARKERS,
-    OUTPUT_END,
-    OUTPUT_START,
-    PAD,
-    TemplateName,
-)
+from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END, IM_START, MARKERS, PAD, TemplateName
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     read_sentencepiece_model,
@@ -81,13 +69,6 @@ _PLACES: dict[TemplateName, dict[str, str]] = {
         "ANSWER": "(' ' if turn.text and not turn.resumed else '') + turn.text",
     },
 }
-_CONTROLS = {
-    "IM_END": IM_END,
-    "CALL_START": CALL_START,
-    "CALL_END": CALL_END,
-    "OUTPUT_START": OUTPUT_START,
-    "OUTPUT_END": OUTPUT_END,
-}
 
 
 def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str:
@@ -96,7 +77,7 @@ def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str
     `marks_answers`: transformers masks what the assistant generates; other runtimes do not know the tag for it.
     """
     tags = (f"{{%- {tag} -%}}" if marks_answers else "" for tag in ("generation", "endgeneration"))
-    places = _PLACES[template] | _CONTROLS | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
+    places = _PLACES[template] | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
     return re.sub(r"\b[A-Z_]{4,}\b", lambda place: places[place[0]], _TEMPLATE.read_text(encoding="utf-8"))
 
 
@@ -153,7 +134,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
     them, so that every text can be said. SentencePiece needs an id for unknown
     text, which never occurs here: if the vocabulary has none, an unused id serves as one, so at least one is left.
     """
-    tokens, kinds, scores = list(vocabulary.tokens), list(vocabulary.kinds), list(vocabulary.scores)
+    tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in vocabulary.special]
     for i, control in zip(spare, controls, strict=False):
@@ -161,20 +142,16 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
     texts = {id_to_piece(vocabulary, i) for i in vocabulary.text_ids}
     if taken := [name for name in controls if name in texts]:
         raise ValueError(f"the control token {taken[0]} is already one of its text tokens: use another tokenizer")
-    bytes_added = [bytes([byte]) for byte in vocabulary.missing_bytes]
-    added = [*(name.encode() for name in controls[len(spare) :]), *bytes_added]
+    added = [(name.encode(), Kind.CONTROL) for name in controls[len(spare) :]]
+    added += [(bytes([byte]), Kind.NORMAL) for byte in vocabulary.missing_bytes]
     needed = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % VOCAB_SIZE_MULTIPLE
+    added += [(name, Kind.UNUSED) for name in islice(unused_names(vocabulary.tokens), num_unused)]
     return replace(
         vocabulary,
-        tokens=(*tokens, *added, *islice(unused_names(vocabulary.tokens), num_unused)),
-        kinds=(
-            *kinds,
-            *[Kind.CONTROL] * (len(added) - len(bytes_added)),
-            *[Kind.NORMAL] * len(bytes_added),
-            *[Kind.UNUSED] * num_unused,
-        ),
-        scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
+        tokens=(*tokens, *(token for token, _ in added)),
+        kinds=(*kinds, *(kind for _, kind in added)),
+        scores=(*vocabulary.scores, *[NO_RANK] * len(added)),
     )
 
 
