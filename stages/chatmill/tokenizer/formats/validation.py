@@ -215,6 +215,8 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
             raise ValueError(f"its token {i} is empty, or has over {MAX_TOKEN_BYTES} bytes")
         is_text = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL
         key = id_to_piece(vocabulary, i) if is_text else (token, kind)
+        if vocabulary.spelling == "marked" and b"\0" in token and kind != Kind.FALLBACK:
+            raise ValueError("a token contains the character U+0000, which SentencePiece does not support")
         if kind not in TEXT_KINDS and len(token.decode()) == 1:
             raise ValueError(f"the name of its token {i}, {token!r}, is a single character, which text may contain")
         if seen.setdefault(key, i) != i:
@@ -223,12 +225,8 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
 
 def _check_bytes(vocabulary: Vocabulary) -> None:
     """Raise ValueError if a byte has no token, unless there is an unknown token."""
-    single: dict[Kind, set[bytes]] = {kind: set() for kind in Kind}
-    for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
-        if len(token) == 1:
-            single[kind].add(token)
-        if vocabulary.spelling == "marked" and b"\0" in token and kind != Kind.FALLBACK:
-            raise ValueError("a token contains the character U+0000, which SentencePiece does not support")
+    entries = list(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+    single = {kind: {token for token, other in entries if other == kind and len(token) == 1} for kind in Kind}
     if fallbacks := vocabulary.kinds.count(Kind.FALLBACK):
         if fallbacks != 256 or len(single[Kind.FALLBACK]) != 256:
             raise ValueError("its byte fallback does not have each of the 256 bytes once")
@@ -237,8 +235,6 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
     if fallbacks or Kind.UNKNOWN in vocabulary.kinds or (vocabulary.algorithm == "merge" and vocabulary.missing_bytes):
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
-        if len(single[kind]) < 256:
-            missing = 256 - len(single[kind])
-            texts = [*map(chr, range(0x20, 0x7F)), "é", "中", "🙂", *map(chr, range(256))]
-            lost = next((text for text in texts if any(bytes([b]) not in single[kind] for b in text.encode())), "")
-            raise ValueError(f"{missing} of the 256 bytes have no token: it cannot encode every text, such as {lost!r}")
+        if missing := [byte for byte in range(256) if bytes([byte]) not in single[kind]]:
+            first = f"such as {missing[0]:#04x}"
+            raise ValueError(f"{len(missing)} of the 256 bytes have no token, {first}: it cannot encode every text")
