@@ -279,7 +279,7 @@ def _pickled_state(data: bytes) -> Any:
     for opcode, argument, position in pickletools.genops(data):
         if opcode.name not in _OPCODES:
             raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
-        if opcode.name == "LONG_BINPUT" and argument > len(data):  # memory is allocated for so many objects
+        if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(data):  # memory is allocated for so many objects
             raise ValueError(f"more objects than bytes at byte {position}")
     if (position or 0) + len(pickle.STOP) < len(data):
         raise ValueError(f"bytes after its end at {position}")

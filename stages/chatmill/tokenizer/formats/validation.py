@@ -39,18 +39,17 @@ class ReferenceEncoder:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         added = vocabulary.added_tokens
-        self._steps = None
-        if vocabulary.steps is not None:
-            self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
-        tokenizers = self._steps is not None and self._steps.library == "tokenizers"
+        self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
+        tokenizers, has_steps = self._steps.library == "tokenizers", vocabulary.steps is not None
         scored = vocabulary.algorithm == "viterbi" and not tokenizers  # SentencePiece gives them scores, best of all
-        late = [token for token in added if self._steps and (token.normalized or not tokenizers) and not scored]
+        late = [token for token in added if has_steps and (token.normalized or not tokenizers) and not scored]
         self._early_search = AddedTokenSearch(token for token in added if token not in late and not scored)
         self._late_search = AddedTokenSearch(late, self._as_normalized)
         self._marked = vocabulary.spelling == "marked"
-        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and self._steps is None else ANYTHING)
+        self._is_marked_by_steps = self._marked and has_steps
+        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and not has_steps else ANYTHING)
         self._split = Split(Regex(pattern), "removed", invert=True)
-        self._scores = self._steps.scores(vocabulary.scores) if self._steps else vocabulary.scores
+        self._scores = self._steps.scores(vocabulary.scores)
         ids: dict[Kind, dict[bytes, int]] = {kind: {} for kind in Kind}
         for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             ids[kind][token] = index
@@ -67,7 +66,7 @@ class ReferenceEncoder:
         for token, index in ids[Kind.ADDED].items() if scored else ():
             length = len(token.replace(b" ", METASPACE.encode()))
             self._candidates[token] = (index, float32(length * highest - 0.1))
-        self._round_score = self._steps.round_score if self._steps else float32
+        self._round_score = self._steps.round_score
         self._merges = {
             (vocabulary.tokens[left], vocabulary.tokens[right]): rank
             for rank, (left, right) in enumerate(vocabulary.merges)
@@ -88,27 +87,22 @@ class ReferenceEncoder:
         return ids
 
     def _as_normalized(self, content: str) -> str:
-        assert self._steps is not None, "only then is a token searched in normalised text"
-        tokenizers = self._steps.library == "tokenizers"
-        return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
+        is_tokenizers = self._steps.library == "tokenizers"
+        return self._steps.normalize(content) if is_tokenizers else content.replace(" ", METASPACE)
 
     def _pieces(self, text: str) -> Iterator[str | int]:
         """The ids of added tokens, and the pieces between them."""
         for part in self._early_search.split(text):
             if isinstance(part, int):
                 yield part
-            elif self._steps is None:
-                yield from self._cut(part)
-            else:
-                for stretch in self._late_search.split(self._steps.normalize(part)):
-                    if isinstance(stretch, int):
-                        yield stretch
-                        continue
-                    for split in self._steps.split(stretch):
-                        yield from self._cut(split.replace(METASPACE, " ") if self._marked else split)
-
-    def _cut(self, text: str) -> Iterator[str]:
-        return (piece for piece, _ in self._split.pre_tokenize_str(text))
+                continue
+            for stretch in self._late_search.split(self._steps.normalize(part)):
+                if isinstance(stretch, int):
+                    yield stretch
+                    continue
+                for split in self._steps.split(stretch):
+                    unmarked = split.replace(METASPACE, " ") if self._is_marked_by_steps else split
+                    yield from (piece for piece, _ in self._split.pre_tokenize_str(unmarked))
 
     def _lookup(self, piece: str) -> list[int]:
         data = piece.encode()

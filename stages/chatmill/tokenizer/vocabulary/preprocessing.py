@@ -142,7 +142,7 @@ def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 class Preprocessor:
-    """Runs the steps. Raises ValueError if their library rejects them.
+    """Runs the steps, if any. Raises ValueError if their library rejects them.
 
     `protected` are pieces that SentencePiece's normaliser does not change.
     """
@@ -150,14 +150,14 @@ class Preprocessor:
     normalize: Callable[[str], str]
     split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
 
-    def __init__(self, text: str, protected: Iterable[str] = ()) -> None:
-        self.library, content = library_of(text)
-        self._text = text
+    def __init__(self, steps: str | None, protected: Iterable[str] = ()) -> None:
+        self.library, content = ("none", {}) if steps is None else library_of(steps)
+        self._steps = steps
+        self.normalize, self.split = str, lambda text: [text] if text else []
         try:
             if self.library == "sentencepiece":
-                self.normalize = _sentencepiece(to_normalizer_spec(text), protected)
-                self.split = lambda text: [text] if text else []
-            else:
+                self.normalize = _sentencepiece(to_normalizer_spec(steps), protected)
+            elif self.library == "tokenizers":
                 self.normalize, self.split = _tokenizers(content)
         except Exception as error:  # tokenizers raises no narrower one
             raise ValueError(f"{self.library} rejects its preprocessing: {error}") from error
@@ -168,12 +168,13 @@ class Preprocessor:
 
     def round_score(self, score: float) -> float:
         """A sum of scores, rounded as the library does."""
-        return float32(score) if self.library == "sentencepiece" else score
+        return score if self.library == "tokenizers" else float32(score)
 
     def scores(self, scores: Sequence[float]) -> list[float]:
         """The scores of all tokens as the library adds them."""
-        exact = exact_scores(self._text, scores)
-        return exact if self.library == "sentencepiece" else list(map(_as_serde_reads, exact))
+        if self._steps is None or self.library == "sentencepiece":
+            return list(scores)
+        return list(map(_as_serde_reads, exact_scores(self._steps, scores)))
 
 
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
