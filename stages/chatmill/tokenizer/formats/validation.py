@@ -6,10 +6,11 @@ token covers. The preprocessing of an external tokenizer comes first, and its ad
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+import regex
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
@@ -20,7 +21,8 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     MAX_TOKEN_BYTES,
     TEXT_KINDS,
-    AddedTokenSearch,
+    WHITESPACE,
+    AddedToken,
     Kind,
     Vocabulary,
     merge_parts,
@@ -28,6 +30,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 
 # A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
 
+_WORD = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # as `\w` in Rust
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
 UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
@@ -177,6 +180,35 @@ class ReferenceEncoder:
 
     def _fuse_unknown(self, ids: list[int]) -> list[int]:
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
+
+
+class AddedTokenSearch:
+    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
+
+    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
+    """
+
+    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
+        """`rewrite` normalises the tokens' texts if the searched text is normalised."""
+        self._tokens = {rewrite(token.content): token for token in tokens}
+        names = sorted(self._tokens, key=len, reverse=True)
+        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """The ids of the tokens found, and the texts between them that are not empty."""
+        end = 0
+        for match in self._expression.finditer(text) if self._expression else ():
+            token, (start, stop) = self._tokens[match[0]], match.span()
+            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
+                continue
+            if token.lstrip:
+                start = end + len(text[end:start].rstrip(WHITESPACE))
+            if end < start:
+                yield text[end:start]
+            yield token.id
+            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
+        if end < len(text):
+            yield text[end:]
 
 
 # Check that a vocabulary from a file can encode every text, without a crash or loss.

@@ -11,12 +11,9 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-import regex
-
 from chatmill.tokenizer.vocabulary.preprocessing import float32, splits_only
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
-_WORD = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # as `\w` in Rust
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
@@ -205,17 +202,6 @@ def merges_by_rank(ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     return tuple(merges)
 
 
-def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
-    """The merges without unreachable ones, if they are sorted by the rank of the token they make.
-
-    Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
-    """
-    tokens = {i: token for token, i in ranks.items()}
-    merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
-    needed = merges_by_rank(ranks)
-    return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
-
-
 def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
     """The bytes of a piece, merged where two parts make a token, until none do or only `num_parts` parts are left."""
     parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
@@ -255,32 +241,3 @@ def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor:
     content["post_processor"] = post_processor
     content = {key: value for key, value in content.items() if value}
     return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
-
-
-class AddedTokenSearch:
-    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
-
-    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
-    """
-
-    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
-        """`rewrite` normalises the tokens' texts if the searched text is normalised."""
-        self._tokens = {rewrite(token.content): token for token in tokens}
-        names = sorted(self._tokens, key=len, reverse=True)
-        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
-
-    def split(self, text: str) -> Iterator[str | int]:
-        """The ids of the tokens found, and the texts between them that are not empty."""
-        end = 0
-        for match in self._expression.finditer(text) if self._expression else ():
-            token, (start, stop) = self._tokens[match[0]], match.span()
-            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
-                continue
-            if token.lstrip:
-                start = end + len(text[end:start].rstrip(WHITESPACE))
-            if end < start:
-                yield text[end:start]
-            yield token.id
-            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
-        if end < len(text):
-            yield text[end:]
