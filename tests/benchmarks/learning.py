@@ -35,7 +35,7 @@ import train_tokenizer
 from chatmill.benchmarking.latency import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation import LossKind
-from chatmill.encoded.token_files import read_meta, read_sources, read_split, token_byte_lengths
+from chatmill.encoded.token_files import read_meta, read_sources, read_split
 from chatmill.evaluation.bits_per_byte import bits_per_byte, token_nats
 from chatmill.model.chat_model import ChatModel, initialise
 from chatmill.teacher.predictions import Predictions, read_predictions
@@ -114,7 +114,7 @@ class Data:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.vocabulary = read_folder(folder / "tokenizer")
-        self.special, self.num_bytes = self.vocabulary.special, token_byte_lengths(self.vocabulary)
+        self.special, self.num_bytes = self.vocabulary.special, np.array(self.vocabulary.byte_lengths)
         self.train, self.validation = (read_split(folder / "tokens", split) for split in ("train", "validation"))
         self.sources = read_sources(folder / "tokens", "train", read_meta(folder / "tokens"))
 

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.conversation import Message, Record, render
-from chatmill.encoded.file_encoding import Segmenter
+from chatmill.conversation import Message, Record, conversation_segments, render
 from chatmill.encoded.token_files import EncodedSplit
 from chatmill.soft_tokenizer.byte_embedding import START, ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
@@ -124,7 +123,7 @@ def test_the_models_own_rows_cost_nothing_and_unknown_ones_do():
 def test_training_on_learns_the_network_and_the_model(tied):
     model, tokenizer = model_with(tied), ChatTokenizer(VOCABULARY)
     evaluator, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, RECORDS), encoder_for(model)
-    encoded = tokenizer.encode_conversations([Segmenter("chatml")(render(one)) for one in CONVERSATIONS])
+    encoded = tokenizer.encode_conversations(list(map(conversation_segments, CONVERSATIONS)))
     embedding, before = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)), deepcopy(encoder.state_dict())
     untuned = evaluator.bits_per_byte(embedding.weight, evaluator.corpus())
     tuned = evaluator.fine_tuned(embedding, tokenizer, EncodedSplit(*encoded), steps=30, seed=1)

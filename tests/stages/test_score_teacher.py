@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chatmill.encoded.token_files import read_meta, read_split, token_byte_lengths
+from chatmill.encoded.token_files import read_meta, read_split
 from chatmill.teacher.predictions import read_predictions
 from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -42,7 +42,7 @@ def dataset(taught):
 def trainer(**changes):
     model = random_model(CONFIG)
     options = {"steps": 10, "prompt_weight": 0.1, "precision": "float32", "compiled": False} | changes
-    num_bytes = torch.from_numpy(token_byte_lengths(VOCABULARY))
+    num_bytes = torch.tensor(VOCABULARY.byte_lengths)
     return Trainer(model, muon_adamw(model, 0.01, torch.float32), num_bytes, **options)
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from chatmill.encoded.token_files import read_split, token_byte_lengths
+from chatmill.encoded.token_files import read_split
 from chatmill.model.chat_model import load_chat_model
 from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.optimizer import muon_adamw
@@ -18,7 +18,7 @@ BITS = [3.0, 2.0, 2.5, 2.0]  # of which the second is the best, as the first of 
 
 
 def new_trainer(model):
-    num_bytes = torch.from_numpy(token_byte_lengths(VOCABULARY))
+    num_bytes = torch.tensor(VOCABULARY.byte_lengths)
     optimizer = muon_adamw(model, 0.01, torch.float32)
     return Trainer(model, optimizer, num_bytes, steps=10, prompt_weight=0.1, precision="float32", compiled=False)
 

@@ -6,7 +6,6 @@ A checkpoint of torch.save is read by `weights_only`, so that it runs no code.
 import pickle
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -71,17 +70,14 @@ def _read_checkpoint(file: Path) -> Weights:
     for name in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(name), Mapping):
             content = content[name]
-    weights = {name: value for name, value in _items(content) if isinstance(value, Tensor)}
+    items = content.items() if isinstance(content, Mapping) else ()
+    weights = {name: value for name, value in items if isinstance(value, Tensor)}
     if not weights:
         raise ValueError(f"{file}: no weights in it, nor in its {', '.join(STATE_DICT_KEYS)}")
     for name, weight in weights.items():
         if weight.numel() * weight.element_size() > weight.untyped_storage().nbytes():
             raise ValueError(f"{file}: {name} has the shape {tuple(weight.shape)}, but less data in the file")
     return weights
-
-
-def _items(content: Any) -> Iterable[tuple[str, Any]]:
-    return content.items() if isinstance(content, Mapping) else ()
 
 
 def _shards(index: Path) -> list[str]:

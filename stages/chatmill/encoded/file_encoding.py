@@ -1,10 +1,11 @@
 """Encoding of files of conversations and documents to token ids and their loss mask."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import islice, product, repeat
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from itertools import islice, repeat
 from pathlib import Path
+from sys import intern
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from chatmill.conversation import (
     ROLES,
     LossKind,
     Message,
+    Record,
     Segment,
     TemplateName,
     conversation_segments,
@@ -26,7 +28,7 @@ from chatmill.conversation import (
     parse_record,
     render,
 )
-from chatmill.encoded.token_files import EncodedRecords, EncodedShard, SourceNumbers, Sources, token_byte_lengths
+from chatmill.encoded.token_files import EncodedShard, EncodedSplit
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import check_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
@@ -37,37 +39,34 @@ BATCH_RECORDS = 4096  # encoded at once, which bounds the memory
 _DECLARES_TOOLS = json.dumps(render(declare_tools([])).removesuffix(f"{IM_END}\n"))[:-1].encode()
 
 
-class Segmenter:
-    """Splits the text of records into segments: `record_segments`, but faster.
+@cache
+def _frame(role: str, is_trained: bool | None, template: TemplateName) -> tuple[list[Segment], LossKind, list[Segment]]:
+    """The segments before the text of a message, the loss kind of that text, and the segments after it."""
+    example = message_segments(Message.from_text(role, "x"), template, is_trained)
+    place = next(i for i, segment in enumerate(example) if segment.text == "x")
+    return example[:place], example[place].loss, example[place + 1 :]
 
-    Plain-text messages use precomputed header and footer segments: parsing and escaping them would cost more than
-    encoding them.
+
+def fast_segments(record: Record, template: TemplateName) -> list[Segment]:
+    """`record_segments`, but faster: to parse and escape plain text would cost more than to encode it.
+
+    Raises ValueError for text that is no conversation.
     """
-
-    def __init__(self, template: TemplateName) -> None:
-        self.template = template
-        self.frames: dict[tuple[str, bool | None], tuple[list[Segment], LossKind, list[Segment]]] = {}
-        for role, is_trained in product(ROLES, (None, False, True)):
-            example = message_segments(Message.from_text(role, "x"), template, is_trained)
-            place = next(i for i, segment in enumerate(example) if segment.text == "x")
-            self.frames[role, is_trained] = example[:place], example[place].loss, example[place + 1 :]
-
-    def __call__(self, text: str, train: Sequence[bool | None] | None = None) -> list[Segment]:
-        """The segments of a record's text and its choice of trained messages. Raises ValueError for other text."""
-        if is_document(text):
-            return document_segments(text)
-        before, *messages = text.split(IM_START)
-        result = conversation_segments(parse(before), self.template)
-        for message, is_trained in zip(messages, repeat(None) if train is None else train, strict=train is not None):
-            role, _, content = message.partition("\n")
-            body = content.removesuffix(f"{IM_END}\n")
-            if body and len(body) < len(content) and "<|" not in body and (role, is_trained) in self.frames:
-                header, loss, footer = self.frames[role, is_trained]
-                result += (*header, Segment(body, loss), *footer)
-            else:
-                (turn,) = parse(IM_START + message)
-                result += message_segments(turn, self.template, is_trained)
-        return result
+    if is_document(record.text):
+        return document_segments(record.text)
+    before, *messages = record.text.split(IM_START)
+    result = conversation_segments(parse(before), template)
+    trained = repeat(None, len(messages)) if record.train is None else record.train
+    for message, is_trained in zip(messages, trained, strict=True):
+        role, _, content = message.partition("\n")
+        body = content.removesuffix(f"{IM_END}\n")
+        if body and len(body) < len(content) and "<|" not in body and role in ROLES:
+            header, loss, footer = _frame(role, is_trained, template)
+            result += (*header, Segment(body, loss), *footer)
+        else:
+            (turn,) = parse(IM_START + message)
+            result += message_segments(turn, template, is_trained)
+    return result
 
 
 class LineError(ValueError):
@@ -78,32 +77,33 @@ class LineError(ValueError):
         self.number, self.reason = number, reason
 
 
-def encode_lines(lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
-    """The records of some lines of a file. Raises LineError."""
-    segment, numbered, numbers = Segmenter(template), enumerate(lines, start=1), SourceNumbers()
+def encode_lines(
+    lines: Iterable[bytes], tokenizer: ChatTokenizer, template: TemplateName
+) -> tuple[EncodedConversations, list[str]]:
+    """The records of some lines of a file, and the source of each. Raises LineError."""
+    numbered = enumerate(lines, start=1)
     sources: list[str] = []
     parts: list[EncodedConversations] = []
-    while batch := [_segments(line, number, segment, sources) for number, line in islice(numbered, BATCH_RECORDS)]:
+    while batch := [_segments(line, number, template, sources) for number, line in islice(numbered, BATCH_RECORDS)]:
         parts.append(tokenizer.encode_conversations(batch))
-    of_conversations = numbers.of(sources)
-    return EncodedRecords(*join(parts, tokenizer.dtype), Sources(numbers.names, of_conversations))
+    return join(parts, tokenizer.dtype), sources
 
 
-def _segments(line: bytes, number: int, segment: Segmenter, sources: list[str]) -> list[Segment]:
+def _segments(line: bytes, number: int, template: TemplateName, sources: list[str]) -> list[Segment]:
     try:
         record = parse_record(line)
-        sources.append(record.source)
-        return segment(record.text, record.train)
+        sources.append(intern(record.source))  # so that another process gets each name once
+        return fast_segments(record, template)
     except ValueError as error:
         raise LineError(number, str(error)) from error
 
 
-def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedRecords:
+def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
     """The records of a file that memory holds. Raises ValueError with file and line."""
     check_records(file)
     try:
         with file.open("rb") as lines:
-            return encode_lines(lines, tokenizer, template)
+            return EncodedSplit(*encode_lines(lines, tokenizer, template)[0])
     except LineError as error:
         raise ValueError(f"{file}:{error.number}: {error.reason}") from error
 
@@ -117,7 +117,7 @@ def encode_shards(
     try:
         for shard in progress(ordered_map(encode, shards), f"encode {file.stem}", total=len(shards)):
             yield shard
-            count += len(shard.records.sources.of_conversations)
+            count += len(shard.sources)
     except LineError as error:
         raise ValueError(f"{file}:{count + error.number}: {error.reason}") from error
 
@@ -125,16 +125,16 @@ def encode_shards(
 def encode_shard(shard: FileRange, *, folder: Path, fingerprint: str, template: TemplateName) -> EncodedShard:
     """The records of a shard, by the tokenizer of a folder. Raises LineError."""
     tokenizer, num_bytes = _tokenizer(folder, fingerprint)
-    records = encode_lines(shard.lines(), tokenizer, template)
+    encoded, sources = encode_lines(shard.lines(), tokenizer, template)
     has_tools = any(_DECLARES_TOOLS in line for line in shard.lines())
     lossy = 0
     if tokenizer.vocabulary.missing_bytes:
         lossy = sum(bool(tokenizer.lost(parse_record(line).text)) for line in shard.lines())
-    return EncodedShard(records, int(num_bytes[records.ids].sum()), has_tools, lossy)
+    return EncodedShard(encoded, sources, int(num_bytes[encoded.ids].sum()), has_tools, lossy)
 
 
 @lru_cache(maxsize=1)
 def _tokenizer(folder: Path, fingerprint: str) -> tuple[ChatTokenizer, NDArray[np.int64]]:
     vocabulary = read_folder(folder)
     assert vocabulary.fingerprint == fingerprint
-    return ChatTokenizer(vocabulary), token_byte_lengths(vocabulary)
+    return ChatTokenizer(vocabulary), np.array(vocabulary.byte_lengths)

@@ -59,19 +59,11 @@ class Sources(NamedTuple):
     of_conversations: NDArray[np.uint16]  # (N,) indices of names
 
 
-class EncodedRecords(NamedTuple):
-    """N records in a row, [offsets[i], offsets[i + 1]) each, and their sources."""
-
-    ids: NDArray[np.unsignedinteger[Any]]
-    loss: NDArray[np.uint8]
-    offsets: NDArray[np.int64]
-    sources: Sources
-
-
 class EncodedShard(NamedTuple):
     """The records of a shard, and what is counted of them."""
 
-    records: EncodedRecords
+    encoded: EncodedConversations
+    sources: list[str]  # of each record
     bytes: int  # of text
     has_tools: bool  # whether one declares the calculator
     lossy: int  # conversations with characters that the tokenizer cannot say
@@ -91,13 +83,6 @@ class Meta:
     tokens: Mapping[str, int]
 
 
-def token_byte_lengths(vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """(V,): the number of text bytes of each id, 0 for control tokens."""
-    lengths = np.zeros(len(vocabulary.tokens), np.int64)
-    lengths[[*vocabulary.text_ids]] = [len(vocabulary.tokens[i]) for i in vocabulary.text_ids]
-    return lengths
-
-
 def write_split(
     folder: Path,
     split: str,
@@ -109,19 +94,19 @@ def write_split(
     ids_type = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     text, has_tools, lossy = 0, False, 0
     with ExitStack() as files:
+        types = {"ids": ids_type, "loss": np.uint8, "offsets": np.int64, "sources": np.uint16}
         ids, loss, offsets, sources = (
-            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", kind))
-            for name, kind in zip(EncodedRecords._fields, (ids_type, np.uint8, np.int64, np.uint16), strict=True)
+            files.enter_context(ArrayWriter(folder / f"{split}_{name}.npy", type)) for name, type in types.items()
         )
         offsets.append(np.zeros(1))
-        for records, in_shard, declares_tools, lossy_in_shard in shards:
-            offsets.append(records.offsets[1:] + ids.length)
-            ids.append(records.ids)
-            loss.append(records.loss)
-            sources.append(numbers.of(records.sources.names)[records.sources.of_conversations])
-            text += in_shard
-            has_tools |= declares_tools
-            lossy += lossy_in_shard
+        for shard in shards:
+            offsets.append(shard.encoded.offsets[1:] + ids.length)
+            ids.append(shard.encoded.ids)
+            loss.append(shard.encoded.loss)
+            sources.append(numbers.of(shard.sources))
+            text += shard.bytes
+            has_tools |= shard.has_tools
+            lossy += shard.lossy
     return SplitCounts(text, offsets.length - 1, ids.length, has_tools, lossy)
 
 
@@ -157,10 +142,6 @@ class SourceNumbers:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    @property
-    def names(self) -> list[str]:
-        return [*self._numbers]
-
     def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
         return np.fromiter((self._numbers.setdefault(name, len(self._numbers)) for name in names), np.uint16)
 
@@ -189,10 +170,9 @@ def read_meta(folder: Path) -> Meta:
         )
     file = folder / "meta.json"
     try:
-        meta = Meta(**json.loads(file.read_text(encoding="utf-8")))
+        return Meta(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{file}: not written by encode: {error}") from error
-    return meta
 
 
 def read_inputs(tokens: Path, tokenizer: Path) -> tuple[Meta, Vocabulary]:

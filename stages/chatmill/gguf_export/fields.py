@@ -29,7 +29,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import differing_text, make_rank_encoder
 from chatmill.tokenizer.formats.gguf_files import LLAMA3, PRE_TOKENIZERS
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
-from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason, unknown_id
+from chatmill.tokenizer.vocabulary.sentencepiece_model import PIECE_TYPES, sentencepiece_unsupported_reason, unknown_id
 from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
 from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
 
@@ -90,14 +90,6 @@ def add_hyperparameters(writer: GGUFWriter, config: ModelConfig) -> None:
 
 # The tokenizer in the fields of a GGUF file.
 
-TOKEN_TYPES = {
-    Kind.NORMAL: TokenType.NORMAL,
-    Kind.FALLBACK: TokenType.BYTE,
-    Kind.CONTROL: TokenType.CONTROL,
-    Kind.UNUSED: TokenType.UNUSED,
-    Kind.UNKNOWN: TokenType.UNKNOWN,
-    Kind.ADDED: TokenType.USER_DEFINED,
-}
 REMEDY = "transformers reads the model's folder; export_onnx and export_tokenizer write other formats"
 
 
@@ -113,7 +105,7 @@ def add_tokenizer(writer: GGUFWriter, tokenizer: ChatTokenizer, vocab_size: int)
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(pre_tokenizer)
     writer.add_token_list(pieces)
-    writer.add_token_types([TOKEN_TYPES[kind] for kind in vocabulary.kinds] + [TokenType.UNUSED] * num_missing)
+    writer.add_token_types([PIECE_TYPES[kind] for kind in vocabulary.kinds] + [TokenType.UNUSED] * num_missing)
     if model == "llama":
         writer.add_token_scores([*vocabulary.scores, *[NO_RANK] * num_missing])
         writer.add_unk_token_id(unknown_id(vocabulary))
@@ -133,7 +125,7 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
         case _, "marked":
             _check_sentencepiece(vocabulary)
             return "llama", "default"
-        case "lookup", _ if all(len(vocabulary.tokens[i]) == 1 for i in vocabulary.text_ids):
+        case "lookup", _ if not vocabulary.has_longer_tokens:
             return "gpt2", "gpt-2"  # bytes, of which no pattern makes anything else
     return "gpt2", _pre_tokenizer(vocabulary)
 

@@ -74,7 +74,9 @@ class WeightsFile:
 
     def reference(self, array: NDArray[Any], name: str) -> TensorProto:
         """A tensor that refers to this file, to which it is added unless an earlier graph did."""
-        start = next((found for place in self._places(array.nbytes) if (found := self._find(array, *place)) >= 0), None)
+        near = max(0, self._at - _NEAR), self._at + _NEAR + array.nbytes
+        places = (self._at, self._at + array.nbytes), near  # where the next tensor of an earlier graph is, mostly
+        start = next((found for place in places if (found := self._earlier.find(array.data, *place)) >= 0), None)
         if start is None:
             start = -(-self._size // _ALIGNMENT) * _ALIGNMENT
             with self.file.open("ab") as stream:
@@ -87,12 +89,6 @@ class WeightsFile:
         for key, value in (("location", self.file.name), ("offset", start), ("length", array.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
         return tensor
-
-    def _places(self, size: int) -> list[tuple[int, int]]:
-        return [(self._at, self._at + size), (max(0, self._at - _NEAR), self._at + _NEAR + size)]
-
-    def _find(self, array: NDArray[Any], start: int, end: int) -> int:
-        return self._earlier.find(array.data, start, end)
 
 
 FORMAT = 1

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
-from chatmill.encoded.token_files import EncodedSplit, token_byte_lengths
+from chatmill.encoded.token_files import EncodedSplit
 from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.scoring import make_batch_scorer
 from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel
@@ -212,7 +212,7 @@ class EmbeddingEvaluator:
         trainer = Trainer(
             model,
             muon_adamw(model, LEARNING_RATE, torch.float32),
-            torch.from_numpy(token_byte_lengths(vocabulary)),
+            torch.tensor(vocabulary.byte_lengths),
             steps=steps,
             prompt_weight=self.prompt_loss_weight,
             precision="float32",

@@ -75,10 +75,10 @@ def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -
     Of the sample, about MAX_ENCODED_BYTES of text, the tokens are held in memory.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        ids, loss, offsets, _ = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)
-    if not (loss == LossKind.TRAINED).any():
+        encoded = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)
+    if not (encoded.loss == LossKind.TRAINED).any():
         raise ValueError(f"{file}: no conversation has anything to train on")
-    return EncodedSplit(ids, loss, offsets)
+    return encoded
 
 
 def sample_lines(file: Path, folder: Path) -> Path:

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import weight_files
-from chatmill.encoded.token_files import token_byte_lengths
 from chatmill.gguf_import import read_shape, read_tensors
 from chatmill.model.chat_model import (
     CONFIG,
@@ -271,7 +270,7 @@ def new_trainer(
         start(model, plan.phases[0].dataset, parameters, hardware.precision)
         for line in describe_run(plan, model, needed(model.config), device):
             log("train_model", line)
-    num_bytes = torch.from_numpy(token_byte_lengths(data.vocabulary))
+    num_bytes = torch.tensor(data.vocabulary.byte_lengths)
     return make_trainer(model, parameters, plan.steps, hardware, num_bytes, group), hardware
 
 

@@ -3,9 +3,9 @@ import struct
 
 import pytest
 
-from chatmill.conversation import CONTROL_TOKENS
 from chatmill.tokenizer.formats.binary import BinaryTokenizer, write_binary
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 
 # The longest is as long as "{" is a character, which the file begins with.
@@ -17,15 +17,11 @@ def float32(number):
 
 
 def make_vocabulary(extra=()):
-    tokens = [bytes([byte]) for byte in range(256)] + WORDS + list(extra)
-    num_text = len(tokens)
-    tokens += [name.encode() for name in CONTROL_TOKENS]
-    tokens += [f"<|unused_{k}|>".encode() for k in range(-len(tokens) % 64)]
-    kinds = [Kind.NORMAL] * num_text + [Kind.CONTROL] * len(CONTROL_TOKENS)
-    kinds += [Kind.UNUSED] * (len(tokens) - len(kinds))
-    scores = [-1e6 if i < 256 or i >= num_text else float32(-math.log(i + 1)) for i in range(len(tokens))]
+    tokens = (*(bytes([byte]) for byte in range(256)), *WORDS, *extra)
+    scores = tuple(-1e6 if i < 256 else float32(-math.log(i + 1)) for i in range(len(tokens)))
     merges = ((97, 98), (256, 99), (0xC3, 0xA9))
-    return Vocabulary("bpe", "merge", r"\s+|\S+", tuple(tokens), tuple(kinds), tuple(scores), merges)
+    text = Vocabulary("bpe", "merge", r"\s+|\S+", tokens, (Kind.NORMAL,) * len(tokens), scores, merges)
+    return add_special_tokens(text, [])
 
 
 VOCABULARY = make_vocabulary()

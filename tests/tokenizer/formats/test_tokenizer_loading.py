@@ -50,7 +50,8 @@ def test_every_export_gives_the_ids_of_the_original(name, tmp_path, record_prope
     vocabulary = read_vocabulary(TOKENIZERS / name)
     lines = real_lines(sample=SAMPLE)
     if vocabulary.algorithm == "viterbi":  # in `tokenizers` Unigram takes names in text for the special tokens
-        lines = [line for line in lines if not any(special in line for special in vocabulary.special_names)]
+        special = vocabulary.named(Kind.CONTROL, Kind.UNKNOWN)
+        lines = [line for line in lines if not any(name in line for name in special)]
     expected = open_original(tokenizer_file(TOKENIZERS / name), tmp_path).encode_plain(lines)
     assert EXPORTS[name] <= set(encoders)
     for file, encode in encoders.items():

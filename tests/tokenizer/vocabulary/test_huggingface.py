@@ -164,7 +164,7 @@ def test_the_jinja_template_is_the_renderer(loaded, template, messages):
     prompt = rendered_by(other, messages, add_generation_prompt=True)
     assert prompt == expected + "".join(part.text for part in header_segments("assistant", template))
     ids = other.apply_chat_template(messages)["input_ids"]
-    assert ids == tokenizer.encode_conversation(read(messages), template)[0]
+    assert ids == tokenizer.encode_segments(conversation_segments(read(messages), template))[0]
 
 
 @pytest.mark.parametrize("prompt", [False, True])
@@ -226,4 +226,4 @@ def test_onnxruntime_genai_renders_what_prepare_reads(genai):
             text = other.apply_chat_template(json.dumps(messages), add_generation_prompt=prompt)
             assert text == rendered(messages, "chatml", add_generation_prompt=prompt)
         ids = other.encode(other.apply_chat_template(json.dumps(messages), add_generation_prompt=False))
-        assert list(ids) == tokenizer.encode_conversation(read(messages))[0]
+        assert list(ids) == tokenizer.encode_segments(conversation_segments(read(messages)))[0]

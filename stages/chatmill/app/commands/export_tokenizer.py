@@ -11,6 +11,7 @@ from chatmill.tokenizer.exporting.parity import compare_exports, open_original, 
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
+from chatmill.tokenizer.vocabulary.vocabulary import Kind
 
 FORMATS = get_args(ExportFormat)
 
@@ -56,7 +57,8 @@ def run(options: argparse.Namespace) -> None:
     if texts:
         added = set(vocabulary.special) - set(original.special)
         reference = open_original(options.tokenizer, original)
-        for line in compare_exports(reference, options.out, texts, original.special_names, added):
+        special = original.named(Kind.CONTROL, Kind.UNKNOWN)
+        for line in compare_exports(reference, options.out, texts, special, added):
             print(line)
 
 

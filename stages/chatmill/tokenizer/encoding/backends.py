@@ -51,7 +51,7 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         return f"tiktoken needs a token for each byte, and {len(vocabulary.missing_bytes)} have none"
     if vocabulary.added_tokens:
         return f"tiktoken does not find {vocabulary.added_tokens[0].content!r} in text before it merges"
-    ranks = ranks_of(vocabulary)
+    ranks = vocabulary.text_tokens
     if vocabulary.algorithm == "lookup":
         joined = next((token for token in ranks if len(token) == 2), None)
         if joined is not None and vocabulary.pattern != CHARACTERS:
@@ -59,11 +59,6 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
     elif merges_by_rank(ranks) != vocabulary.merges:
         return "tiktoken merges in the order of ids, and this tokenizer's merges have another order"
     return None
-
-
-def ranks_of(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """The bytes of each text token and its id, which is its rank."""
-    return {vocabulary.tokens[i]: i for i in vocabulary.text_ids}
 
 
 def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
@@ -78,7 +73,7 @@ def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
     return tiktoken.Encoding(
         name=f"chatmill/{vocabulary.type}/{vocabulary.algorithm}/{vocabulary.fingerprint}",
         pat_str=vocabulary.pattern,
-        mergeable_ranks=ranks_of(vocabulary),
+        mergeable_ranks=vocabulary.text_tokens,
         special_tokens=special_tokens_of(vocabulary),
         explicit_n_vocab=len(vocabulary.tokens),
     )
@@ -86,8 +81,7 @@ def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
 
 def special_tokens_of(vocabulary: Vocabulary) -> dict[str, int]:
     """Name to id of each control and unused token."""
-    kinds = enumerate(vocabulary.kinds)
-    return {vocabulary.tokens[i].decode(): i for i, kind in kinds if kind not in TEXT_KINDS}
+    return vocabulary.named(*(kind for kind in Kind if kind not in TEXT_KINDS))
 
 
 def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Vocabulary:
@@ -160,7 +154,7 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
         return _Metaspace(vocabulary)
     if tiktoken_unsupported_reason(vocabulary):
         return _Tokenizers(vocabulary)
-    if ranks_of(vocabulary) == BYTE_RANKS:
+    if vocabulary.text_tokens == BYTE_RANKS:
         return _Bytes(vocabulary)
     fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
     return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)

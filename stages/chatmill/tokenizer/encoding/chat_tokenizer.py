@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from chatmill.conversation import Conversation, LossKind, Segment, TemplateName, conversation_segments, spans
+from chatmill.conversation import LossKind, Segment, spans
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.vocabulary.vocabulary import TEXT_KINDS, Vocabulary
 
@@ -103,16 +103,10 @@ class ChatTokenizer:
         Raises ValueError for lone surrogates, which have no bytes, and for runs of over 100,000 equal characters.
         """
         texts = [text] if isinstance(text, str) else text
-        _check_texts(texts)
+        for each in texts:
+            check_text(each)
         encoded: list[list[int]] = [ids.tolist() for ids in self._backend.encode(texts)]
         return encoded[0] if isinstance(text, str) else encoded
-
-    def encode_conversation(
-        self, conversation: Conversation, template: TemplateName = "chatml"
-    ) -> tuple[list[int], list[bool]]:
-        """The ids of a conversation, `<|bos|>` included, and the mask of those that are trained."""
-        ids, losses = self.encode_segments(conversation_segments(conversation, template))
-        return ids, [loss == LossKind.TRAINED for loss in losses]
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
@@ -180,11 +174,7 @@ class ChatTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""
-        return self.decode_bytes(ids).decode(errors="replace")
-
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The exact bytes of ids, control tokens as their names."""
-        return b"".join(map(self.token_bytes.__getitem__, ids))
+        return b"".join(map(self.token_bytes.__getitem__, ids)).decode(errors="replace")
 
 
 def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segment]]]:
@@ -201,12 +191,6 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _check_texts(texts: Iterable[str]) -> None:
-    for text in texts:
-        if len(text) > MAX_RUN or not text.isascii():
-            check_text(text)
 
 
 def check_text(text: str) -> None:

@@ -23,7 +23,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding.backends import ranks_of, tiktoken_unsupported_reason
+from chatmill.tokenizer.encoding.backends import tiktoken_unsupported_reason
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary, write_llama2c
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
@@ -36,12 +36,7 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
 )
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
-from chatmill.tokenizer.vocabulary.vocabulary import (
-    TEXT_KINDS,
-    Kind,
-    Vocabulary,
-    byte_pair_merge,
-)
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 Encode = Callable[[str], list[int]]
@@ -147,8 +142,7 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
-    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
-    if doubled := next((name for name in vocabulary.special if name.encode() in texts), None):
+    if doubled := next((name for name in vocabulary.special if name.encode() in vocabulary.text_tokens), None):
         return _exact("a special token has the name of a token of text, and `tokenizers` finds one id", doubled)
     if assumed := vocabulary.handling.get("assumed"):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
@@ -173,16 +167,14 @@ def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
 
     torch stores the file's name in its content, so the file is written under its final name.
     """
-    tokens = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    lengths = [len(token) if kind in TEXT_KINDS else 0 for token, kind in tokens]
-    torch.save(torch.tensor(lengths, dtype=torch.int32), file)
+    torch.save(torch.tensor(vocabulary.byte_lengths, dtype=torch.int32), file)
 
 
 def make_rank_encoder(
     vocabulary: Vocabulary, pattern: str | None, ranks_by_token: Mapping[bytes, int] | None = None
 ) -> Encode:
     """The encoder of a reader that only merges bytes, lowest rank first, inside the matches of a pattern."""
-    ids = ranks_of(vocabulary)
+    ids = vocabulary.text_tokens
     order = ids if ranks_by_token is None else ranks_by_token
 
     def encode_piece(piece: str) -> list[int]:
@@ -200,8 +192,7 @@ def differing_text(vocabulary: Vocabulary, other: Encode) -> str | None:
 def _candidates(vocabulary: Vocabulary) -> Iterator[str]:
     yield from NORMALIZATION_SAMPLES
     yield from PATTERN_SAMPLE.split(" ")
-    texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
-    words = [text for text in dict.fromkeys(texts) if text][:MOST_CANDIDATES]
+    words = [text for text in dict.fromkeys(_texts(vocabulary)) if text][:MOST_CANDIDATES]
     yield from (f"{word} {other}" for word, other in zip(words, reversed(words), strict=True))
     yield from (word * times for times in (2, 3, 7) for word in words)
     yield PATTERN_SAMPLE
@@ -315,8 +306,7 @@ def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
     ids = {vocabulary.tokens[i]: i for i in reversed(vocabulary.text_ids)}
 
     # Characters of three or four bytes that are a token, which two bytes may not be merged into
-    tokens = (vocabulary.tokens[i] for i in vocabulary.text_ids)
-    texts = (token.decode(errors="ignore") for token in tokens if 2 < len(token) < 5)
+    texts = (token.decode(errors="ignore") for token in vocabulary.text_tokens if 2 < len(token) < 5)
     characters = islice((text for text in texts if len(text) == 1), MOST_WORDS)
     words = list(_words(vocabulary))
     joined = (form.format(word) for form in ("{}", "a  {}", "{0}  {0}", "{0}'{0}", "{0}.{0}") for word in words)
@@ -337,5 +327,8 @@ def _odd_texts(vocabulary: Vocabulary) -> Iterator[str]:
 
 
 def _words(vocabulary: Vocabulary) -> Iterator[str]:
-    texts = (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)
-    return islice((text for text in texts if len(text) > 1), MOST_WORDS)
+    return islice((text for text in _texts(vocabulary) if len(text) > 1), MOST_WORDS)
+
+
+def _texts(vocabulary: Vocabulary) -> Iterator[str]:
+    return (vocabulary.tokens[i].decode(errors="ignore").strip() for i in vocabulary.text_ids)

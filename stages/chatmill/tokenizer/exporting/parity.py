@@ -11,12 +11,7 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers
 from chatmill.pipeline.progress import progress
 from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.formats.tiktoken_files import (
-    has_no_capitals,
-    merges_file_of,
-    read_description,
-    read_ranks,
-)
+from chatmill.tokenizer.formats.tiktoken_files import has_no_capitals, merges_file_of, read_description, read_ranks
 from chatmill.tokenizer.formats.tokenizer_loading import detect_format, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION

@@ -116,11 +116,7 @@ class BinaryTokenizer:
             raise self._error("too short for a tokenizer")
         with file.open("rb") as stream:
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        try:
-            self._read_index()
-        except ValueError:
-            self._map.close()
-            raise
+        self._read_index()
         self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks were checked
 
     def token_bytes(self, index: int) -> bytes:
@@ -173,15 +169,13 @@ class BinaryTokenizer:
         self._checked_blocks = bytearray(-(-self._index // BLOCK))
 
     def _check_token(self, index: int) -> None:
-        """Check the blocks in which a token's offsets, kind and record lie."""
+        """Check the blocks in which a token's offsets and record lie."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
-        if not self._checked_tokens[index]:
-            offset = self._kinds - 4 * (self.vocab_size + 1 - index)
-            self._check_blocks(offset, offset + _SPAN.size)
-            self._check_blocks(self._kinds + index, self._kinds + index + 1)
-            self._check_blocks(self._starts[index], self._starts[index + 1])
-            self._checked_tokens[index] = 1
+        offset = self._kinds - 4 * (self.vocab_size + 1 - index)
+        self._check_blocks(offset, offset + _SPAN.size)
+        self._check_blocks(self._starts[index], self._starts[index + 1])
+        self._checked_tokens[index] = 1
 
     def _check_blocks(self, start: int, stop: int) -> None:
         """Check all blocks of the bytes [start, stop) that were not checked before."""
@@ -216,7 +210,7 @@ def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
             return "merging by score differs: the tokenizer takes the split with the best sum of scores"
         case "lookup" if vocabulary.pattern != CHARACTERS and vocabulary.has_longer_tokens:
             return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
-    texts = {vocabulary.tokens[i] for i in vocabulary.text_ids}
+    texts = vocabulary.text_tokens
     for name, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if kind not in TEXT_KINDS and any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):
             return f"merging by score differs: two text tokens make the name of the control token {name.decode()}"

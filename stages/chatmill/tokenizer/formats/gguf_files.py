@@ -6,7 +6,6 @@ llama.cpp has, by the names in `tokenizer.ggml.pre`.
 
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, DIGITS_THEN_GPT2, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
-from chatmill.tokenizer.vocabulary.sentencepiece_model import from_written_model
+from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import FLAGS, Kind, Vocabulary
 
@@ -139,28 +138,23 @@ def _read_header(cursor: _Cursor) -> tuple[dict[str, Any], dict[str, Place]]:
     for _ in range(num_fields):
         name = cursor.string()
         fields[name] = cursor.value(*cursor.numbers("I"))
-    listed = dict(_tensors(cursor, num_tensors))
+    listed = []
+    for _ in range(num_tensors):
+        name, (dimensions,) = cursor.string(), cursor.numbers("I")
+        listed.append((name, cursor.numbers(f"{dimensions}Q"), *cursor.numbers("IQ")))
     alignment = int(fields.get(ALIGNMENT, 32))
     begin = math.ceil(cursor.place / alignment) * alignment
-    places = {name: place._replace(start=begin + place.start) for name, place in listed.items()}
-    for name, place in places.items():
-        if place.start + place.size > len(cursor.data):
-            raise ValueError(
-                f"its tensor {name:.80} ends at {place.start + place.size:,} of {len(cursor.data):,} bytes"
-            )
-    return fields, places
-
-
-def _tensors(cursor: _Cursor, count: int) -> Iterator[tuple[str, Place]]:
-    for _ in range(count):
-        name, (dimensions,) = cursor.string(), cursor.numbers("I")
-        shape = cursor.numbers(f"{dimensions}Q")
-        type, start = cursor.numbers("IQ")
-        block, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(type)]
+    places = {}
+    for name, shape, type, offset in listed:
+        kind, start = GGMLQuantizationType(type), begin + offset
+        block, block_bytes = GGML_QUANT_SIZES[kind]
+        size = math.prod(shape) // block * block_bytes
         if 0 in shape or shape[0] % block:
             raise ValueError(f"its tensor {name:.80} has the shape {shape[::-1]}")
-        place = Place(shape[::-1], GGMLQuantizationType(type), start, math.prod(shape) // block * block_bytes)
-        yield name, place
+        if start + size > len(cursor.data):
+            raise ValueError(f"its tensor {name:.80} ends at {start + size:,} of {len(cursor.data):,} bytes")
+        places[name] = Place(shape[::-1], kind, start, size)
+    return fields, places
 
 
 # The tokenizer in a GGUF file: what gguf_export.tokenizer_fields writes, and other programs' files of these kinds.
@@ -233,4 +227,4 @@ def _sentencepiece(fields: dict[str, Any], tokens: list[str], types: list[int]) 
     for token, type, score in zip(tokens, types, fields[f"{FIELD}scores"], strict=True):
         piece = token.replace(" ", METASPACE) if type == TokenType.USER_DEFINED else token
         model.pieces.add(piece=piece, score=score, type=type)
-    return from_written_model(model)
+    return from_model_proto(model)

@@ -4,11 +4,12 @@ encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
 vocab.bpe, merges.txt      beside it, one merge per line: `Ġ t`
 vocab.txt                  WordPiece's list, one entry per line: `the`, `##ing`, `[CLS]`
 tokenizer.tiktoken         a token in base64 and its rank on each line, as OpenAI publishes its tokenizers
-tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; it is interpreted, never unpickled
+tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; no code of a pickle is run
 """
 
 import base64
 import hashlib
+import io
 import json
 import pickle
 import pickletools
@@ -18,14 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import regex
-import tiktoken
 
-from chatmill.tokenizer.encoding.backends import (
-    from_ranks,
-    ranks_of,
-    special_tokens_of,
-    to_tiktoken_encoding,
-)
+from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
@@ -148,27 +143,17 @@ _LLAMA3 = (
     *("<|finetune_right_pad_id|>", "<|step_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>"),
     *("<|eot_id|>", "<|python_tag|>", "<|image|>", *(f"<|reserved_special_token_{k}|>" for k in range(2, 246))),
 )
-PUBLISHED = {  # pattern and special tokens of ranks that are published without them
-    "gpt2": ("gpt2", {_ENDOFTEXT: 50256}),
-    "r50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
-    "p50k_base": ("gpt2", {_ENDOFTEXT: 50256}),
-    "cl100k_base": (
-        "cl100k",
-        {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)},
-    ),
-    "o200k_base": ("o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
-    "qwen": ("qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
-    "llama3": ("llama3", {name: 128000 + k for k, name in enumerate(_LLAMA3)}),
-    "whisper_multilingual": ("gpt2", {_ENDOFTEXT: 50257, "<|startoftranscript|>": 50258}),  # others differ by version
-}
-_NAMES_BY_DIGEST = {  # of `_digest`
-    "22f185846c3da697": "r50k_base",
-    "6acf7ccc24168898": "p50k_base",
-    "74248f4aec6cbe44": "cl100k_base",
-    "6d12c35070eec146": "o200k_base",
-    "18fe0daf01fe5557": "qwen",
-    "96691ae4a7281d8a": "llama3",
-    "b830e11fee141665": "whisper_multilingual",
+_CL100K = {_ENDOFTEXT: 100257, "<|endofprompt|>": 100276} | {name: 100258 + k for k, name in enumerate(_FILL)}
+_WHISPER = {_ENDOFTEXT: 50257, "<|startoftranscript|>": 50258}  # others differ by version
+PUBLISHED = {  # `_digest`, pattern and special tokens of ranks that are published without these
+    "gpt2": ("22f185846c3da697", "gpt2", {_ENDOFTEXT: 50256}),
+    "r50k_base": ("22f185846c3da697", "gpt2", {_ENDOFTEXT: 50256}),
+    "p50k_base": ("6acf7ccc24168898", "gpt2", {_ENDOFTEXT: 50256}),
+    "cl100k_base": ("74248f4aec6cbe44", "cl100k", _CL100K),
+    "o200k_base": ("6d12c35070eec146", "o200k", {_ENDOFTEXT: 199999, "<|endofprompt|>": 200018}),
+    "qwen": ("18fe0daf01fe5557", "qwen2", {name: 151643 + k for k, name in enumerate(_QWEN)}),
+    "llama3": ("96691ae4a7281d8a", "llama3", {name: 128000 + k for k, name in enumerate(_LLAMA3)}),
+    "whisper_multilingual": ("b830e11fee141665", "gpt2", _WHISPER),
 }
 
 
@@ -180,8 +165,8 @@ def description_file(file: Path) -> Path:
 def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     """Write ranks and description; `read_tiktoken` is the inverse. Raises ValueError if tiktoken cannot express it."""
     encoding = to_tiktoken_encoding(vocabulary)
-    ranks = ranks_of(vocabulary)
-    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks.items()))
+    ranks = vocabulary.text_tokens.items()
+    file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks))
     description = {
         "name": encoding.name,
         "pattern": vocabulary.pattern,
@@ -224,13 +209,14 @@ def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dic
     """The name, split pattern and special tokens of ranks. Raises ValueError if they are unknown."""
     description = description_file(file)
     if not description.exists():
-        published = _NAMES_BY_DIGEST.get(_digest(ranks), file.name.split(".")[0])
+        by_digest = {digest: name for name, (digest, _, _) in PUBLISHED.items()}
+        published = by_digest.get(_digest(ranks), file.name.split(".")[0])
         if published not in PUBLISHED:
             raise ValueError(
                 f"{file}: ranks have no split pattern, and these are not published ones: write {description.name} "
                 f"beside it, with name, pattern and special_tokens (as for {', '.join(PUBLISHED)})"
             )
-        pattern, special = PUBLISHED[published]
+        _, pattern, special = PUBLISHED[published]
         return published, PATTERNS[pattern], special
     try:
         content = json.loads(description.read_bytes())
@@ -245,6 +231,12 @@ def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dic
 # tokenizer.pkl
 
 _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens": dict}
+_OPCODES = {  # of an encoding with these fields
+    *("PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "EMPTY_TUPLE", "SETITEM", "SETITEMS"),
+    *("SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BININT", "BININT1", "BININT2"),
+    *("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "NEWOBJ", "BUILD"),
+    *("TUPLE1", "REDUCE"),  # of a call, so that what is imported for it is named
+}
 
 
 def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
@@ -253,68 +245,42 @@ def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
 
 
 def read_tiktoken_pickle(file: Path) -> Vocabulary:
-    """The vocabulary in a pickled `tiktoken.Encoding`, without unpickling it."""
+    """The vocabulary in a pickled `tiktoken.Encoding`, whose unpickling runs no code."""
     try:
-        state = _interpret(file.read_bytes())
+        state = _pickled_state(file.read_bytes())
         if not isinstance(state, dict) or {key: type(value) for key, value in state.items()} != _FIELDS:
             raise ValueError(f"its state is {state!r:.80}; expected {', '.join(_FIELDS)}")
         for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
             if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
                 raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, pickle.UnpicklingError) as error:
         raise ValueError(f"not a pickled tiktoken.Encoding: {error}") from error
     return from_ranks(state["name"], state["pat_str"], state["mergeable_ranks"], state["special_tokens"])
 
 
-def _interpret(data: bytes) -> Any:
+class _Encoding:
+    """Takes the place of a `tiktoken.Encoding`, of which a pickle has the state."""
+
+    state: Any
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> type[_Encoding]:
+        if (module, name) != ("tiktoken.core", "Encoding"):
+            raise ValueError(f"it imports {module}.{name}")
+        return _Encoding
+
+
+def _pickled_state(data: bytes) -> Any:
     """The state of the pickled encoding. Raises ValueError for an opcode that such a pickle does not need."""
-    stack: list[Any] = []
-    marks: list[int] = []
-    memo: dict[Any, Any] = {}
-
-    def pop(place: int) -> list[Any]:
-        items = stack[place:]
-        del stack[place:]
-        return items
-
     for opcode, argument, position in pickletools.genops(data):
-        match opcode.name:
-            case "PROTO" | "FRAME" | "STOP":
-                pass
-            case "SHORT_BINUNICODE" | "BINUNICODE" | "SHORT_BINBYTES" | "BINBYTES" | "BININT" | "BININT1" | "BININT2":
-                stack.append(argument)
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "MARK":
-                marks.append(len(stack))
-            case "SETITEMS":
-                items = pop(marks.pop())
-                stack[-1].update(zip(items[::2], items[1::2], strict=True))
-            case "SETITEM":
-                key, value = pop(-2)
-                stack[-1][key] = value
-            case "GLOBAL" | "STACK_GLOBAL":
-                name = str(argument) if opcode.name == "GLOBAL" else " ".join(pop(-2))
-                if name != "tiktoken.core Encoding":
-                    raise ValueError(f"it imports {name.replace(' ', '.')}")
-                stack.append(tiktoken.Encoding)
-            case "NEWOBJ":
-                if pop(-2) != [tiktoken.Encoding, ()]:
-                    raise ValueError(f"an object of another class at byte {position}")
-                stack.append(None)
-            case "BUILD":  # the encoding becomes its state
-                stack[-2:] = [stack[-1]]
-            case _:
-                raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
+        if opcode.name not in _OPCODES:
+            raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
+        if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(data):  # memory is allocated for so many objects
+            raise ValueError(f"more objects than bytes at byte {position}")
     if (position or 0) + len(pickle.STOP) < len(data):
         raise ValueError(f"bytes after its end at {position}")
-    (state,) = stack
-    return state
+    return _Unpickler(io.BytesIO(data)).load().state

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import MAGIC, has_footer, read_binary
@@ -33,10 +33,7 @@ from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_fol
 from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, to_special_handling
 
-TokenizerFormat = Literal[
-    "gguf", "tokenizer_json", "vocab_and_merges", "vocab_txt", "sentencepiece", "ranks", "pickle", "binary"
-]
-READERS: dict[TokenizerFormat, Callable[[Path], Vocabulary]] = {
+READERS: dict[str, Callable[[Path], Vocabulary]] = {  # by format
     "gguf": lambda file: vocabulary_of(read_gguf(file).fields),
     "tokenizer_json": read_tokenizer_json,
     "vocab_and_merges": read_vocab_and_merges,
@@ -54,8 +51,8 @@ EXPECTED = (
 _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\s*")
 
 
-def detect_format(file: Path) -> TokenizerFormat:
-    """The format of a file. Raises ValueError for a file that is no tokenizer."""
+def detect_format(file: Path) -> str:
+    """The format of a file, one of READERS. Raises ValueError for a file that is no tokenizer."""
     if is_gguf(file):  # of which the rest is not read
         return "gguf"
     data = file.read_bytes()
@@ -82,7 +79,7 @@ def detect_format(file: Path) -> TokenizerFormat:
     raise ValueError(f"{file}: not a tokenizer, but {found}: expected {EXPECTED}")
 
 
-def _detect_json(file: Path, data: bytes) -> TokenizerFormat:
+def _detect_json(file: Path, data: bytes) -> str:
     try:
         content: dict[str, Any] = json.loads(data)
     except (ValueError, RecursionError) as error:

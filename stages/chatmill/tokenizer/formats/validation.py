@@ -6,32 +6,35 @@ token covers. The preprocessing of an external tokenizer comes first, and its ad
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
+import regex
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, check_expression, check_pattern
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, Preprocessor, float32, patterns_of
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
+from chatmill.tokenizer.vocabulary.tokenizer_json import MAX_INPUT_CHARS_PER_WORD, id_to_piece
 from chatmill.tokenizer.vocabulary.vocabulary import (
     CONTINUING_SUBWORD_PREFIX,
     MAX_TOKEN_BYTES,
     TEXT_KINDS,
-    AddedTokenSearch,
+    WHITESPACE,
+    AddedToken,
     Kind,
     Vocabulary,
+    merge_parts,
 )
 
 # A slow and readable encoder, with which every fast tokenizer of the same vocabulary must agree.
 
+_WORD = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # as `\w` in Rust
 METASPACE_OR_REST = "\u2581|[^\u2581]+"
 SMALLEST_FLOAT32 = 2.0**-126  # positive and normal; no score of SentencePiece's user-defined pieces is made of less
 UNKNOWN_PENALTY = 10.0  # a character without a token scores so much less than any token, as in SentencePiece
 CACHE_SIZE = 1 << 16  # pieces: words recur
-MAX_CHARACTERS = 100  # of a piece; WordPiece takes a longer one for unknown, if it has an unknown token
 
 
 class ReferenceEncoder:
@@ -39,18 +42,17 @@ class ReferenceEncoder:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         added = vocabulary.added_tokens
-        self._steps = None
-        if vocabulary.steps is not None:
-            self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
-        tokenizers = self._steps is not None and self._steps.library == "tokenizers"
+        self._steps = Preprocessor(vocabulary.steps, [token.content.replace(" ", METASPACE) for token in added])
+        tokenizers, has_steps = self._steps.library == "tokenizers", vocabulary.steps is not None
         scored = vocabulary.algorithm == "viterbi" and not tokenizers  # SentencePiece gives them scores, best of all
-        late = [token for token in added if self._steps and (token.normalized or not tokenizers) and not scored]
+        late = [token for token in added if has_steps and (token.normalized or not tokenizers) and not scored]
         self._early_search = AddedTokenSearch(token for token in added if token not in late and not scored)
         self._late_search = AddedTokenSearch(late, self._as_normalized)
         self._marked = vocabulary.spelling == "marked"
-        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and self._steps is None else ANYTHING)
+        self._is_marked_by_steps = self._marked and has_steps
+        pattern = vocabulary.pattern or (METASPACE_OR_REST if self._marked and not has_steps else ANYTHING)
         self._split = Split(Regex(pattern), "removed", invert=True)
-        self._scores = self._steps.scores(vocabulary.scores) if self._steps else vocabulary.scores
+        self._scores = self._steps.scores(vocabulary.scores)
         ids: dict[Kind, dict[bytes, int]] = {kind: {} for kind in Kind}
         for index, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
             ids[kind][token] = index
@@ -67,10 +69,10 @@ class ReferenceEncoder:
         for token, index in ids[Kind.ADDED].items() if scored else ():
             length = len(token.replace(b" ", METASPACE.encode()))
             self._candidates[token] = (index, float32(length * highest - 0.1))
-        self._round_score = self._steps.round_score if self._steps else float32
+        self._round_score = self._steps.round_score
         self._merges = {
-            pair: (rank, self._normal[vocabulary.tokens[pair[0]] + vocabulary.tokens[pair[1]]])
-            for rank, pair in enumerate(vocabulary.merges)
+            (vocabulary.tokens[left], vocabulary.tokens[right]): rank
+            for rank, (left, right) in enumerate(vocabulary.merges)
         }
         algorithm: Callable[[str], list[int]] = {
             "lookup": self._lookup,
@@ -78,44 +80,46 @@ class ReferenceEncoder:
             "wordpiece": self._wordpiece,
             "viterbi": self._viterbi,
         }[vocabulary.algorithm]
+        is_merged = self._marked and vocabulary.algorithm == "merge"  # a text without a pattern
+        self._adjacent = {pair for token in self._normal for pair in pairwise(token.decode())} if is_merged else set()
         self._ids_of = lru_cache(CACHE_SIZE)(algorithm)
-        self._joined = _adjacent_characters(vocabulary) if self._marked and vocabulary.algorithm == "merge" else None
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = []
         for piece in self._pieces(text):
-            piece_ids = [piece] if isinstance(piece, int) else self._ids_in(piece)
+            if isinstance(piece, int):
+                ids.append(piece)
+                continue
+            piece_ids = [index for stretch in self._stretches(piece) for index in self._ids_of(stretch)]
             ids += piece_ids if self._unknown is None else self._fuse_unknown(piece_ids)
         return ids
 
     def _as_normalized(self, content: str) -> str:
-        assert self._steps is not None, "only then is a token searched in normalised text"
-        tokenizers = self._steps.library == "tokenizers"
-        return self._steps.normalize(content) if tokenizers else content.replace(" ", METASPACE)
-
-    def _ids_in(self, piece: str) -> list[int]:
-        ids: list[int] = []
-        for stretch in [piece] if self._joined is None else _split_unmergeable(piece, self._joined):
-            ids += self._ids_of(stretch)
-        return ids
+        is_tokenizers = self._steps.library == "tokenizers"
+        return self._steps.normalize(content) if is_tokenizers else content.replace(" ", METASPACE)
 
     def _pieces(self, text: str) -> Iterator[str | int]:
         """The ids of added tokens, and the pieces between them."""
         for part in self._early_search.split(text):
             if isinstance(part, int):
                 yield part
-            elif self._steps is None:
-                yield from self._cut(part)
-            else:
-                for stretch in self._late_search.split(self._steps.normalize(part)):
-                    if isinstance(stretch, int):
-                        yield stretch
-                        continue
-                    for split in self._steps.split(stretch):
-                        yield from self._cut(split.replace(METASPACE, " ") if self._marked else split)
+                continue
+            for stretch in self._late_search.split(self._steps.normalize(part)):
+                if isinstance(stretch, int):
+                    yield stretch
+                    continue
+                for split in self._steps.split(stretch):
+                    unmarked = split.replace(METASPACE, " ") if self._is_marked_by_steps else split
+                    yield from (piece for piece, _ in self._split.pre_tokenize_str(unmarked))
 
-    def _cut(self, text: str) -> Iterator[str]:
-        return (piece for piece, _ in self._split.pre_tokenize_str(text))
+    def _stretches(self, piece: str) -> Iterator[str]:
+        """The piece, cut between characters that are adjacent in no token: a whole line takes 100 times longer."""
+        start = 0
+        for place, pair in enumerate(pairwise(piece), start=1) if self._adjacent else ():
+            if pair not in self._adjacent:
+                yield piece[start:place]
+                start = place
+        yield piece[start:]
 
     def _lookup(self, piece: str) -> list[int]:
         data = piece.encode()
@@ -126,21 +130,20 @@ class ReferenceEncoder:
     def _merge(self, piece: str) -> list[int]:
         """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""
         if self._marked:
-            ids = [index for character in piece for index in self._character(character.encode())]
-        else:
-            ids = self._lookup(piece)
-        while len(ids) > 1:
-            (_, merged), place = min(
-                (self._merges.get(pair, (len(self._merges), -1)), place) for place, pair in enumerate(pairwise(ids))
-            )
-            if merged < 0:
-                break
-            ids[place : place + 2] = [merged]
-        return ids
+            characters = merge_parts([character.encode() for character in piece], self._rank_of)
+            return [index for part in characters for index in self._character(part)]
+        data = piece.encode()
+        if data in self._normal:
+            return [self._normal[data]]
+        parts = merge_parts([bytes([byte]) for byte in data if byte in self._byte], self._rank_of)
+        return [self._normal[part] for part in parts]
+
+    def _rank_of(self, left: bytes, right: bytes) -> float:
+        return self._merges.get((left, right), math.inf)
 
     def _wordpiece(self, piece: str) -> list[int]:
         """From the left, the longest entry each time: the first one initial, the others continuations."""
-        if self._unknown is not None and len(piece) > MAX_CHARACTERS:
+        if self._unknown is not None and len(piece) > MAX_INPUT_CHARS_PER_WORD:
             return [self._unknown]
         data, entries = piece.encode(), self._initial
         ids: list[int] = []
@@ -193,19 +196,33 @@ class ReferenceEncoder:
         return [index for before, index in pairwise([-1, *ids]) if index != self._unknown or before != index]
 
 
-def _split_unmergeable(piece: str, joined: set[tuple[str, str]]) -> Iterator[str]:
-    """Split a piece between characters that are adjacent in no token: no merge crosses such a place."""
-    start = 0
-    for place, pair in enumerate(pairwise(piece), start=1):
-        if pair not in joined:
-            yield piece[start:place]
-            start = place
-    yield piece[start:]
+class AddedTokenSearch:
+    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
 
+    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
+    """
 
-def _adjacent_characters(vocabulary: Vocabulary) -> set[tuple[str, str]]:
-    texts = (token.decode() for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True) if not kind)
-    return {pair for text in texts for pair in pairwise(text)}
+    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
+        """`rewrite` normalises the tokens' texts if the searched text is normalised."""
+        self._tokens = {rewrite(token.content): token for token in tokens}
+        names = sorted(self._tokens, key=len, reverse=True)
+        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
+
+    def split(self, text: str) -> Iterator[str | int]:
+        """The ids of the tokens found, and the texts between them that are not empty."""
+        end = 0
+        for match in self._expression.finditer(text) if self._expression else ():
+            token, (start, stop) = self._tokens[match[0]], match.span()
+            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
+                continue
+            if token.lstrip:
+                start = end + len(text[end:start].rstrip(WHITESPACE))
+            if end < start:
+                yield text[end:start]
+            yield token.id
+            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
+        if end < len(text):
+            yield text[end:]
 
 
 # Check that a vocabulary from a file can encode every text, without a crash or loss.
@@ -238,6 +255,8 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
             raise ValueError(f"its token {i} is empty, or has over {MAX_TOKEN_BYTES} bytes")
         is_text = vocabulary.spelling != "bytes" or kind >= Kind.CONTROL
         key = id_to_piece(vocabulary, i) if is_text else (token, kind)
+        if vocabulary.spelling == "marked" and b"\0" in token and kind != Kind.FALLBACK:
+            raise ValueError("a token contains the character U+0000, which SentencePiece does not support")
         if kind not in TEXT_KINDS and len(token.decode()) == 1:
             raise ValueError(f"the name of its token {i}, {token!r}, is a single character, which text may contain")
         if seen.setdefault(key, i) != i:
@@ -246,12 +265,8 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
 
 def _check_bytes(vocabulary: Vocabulary) -> None:
     """Raise ValueError if a byte has no token, unless there is an unknown token."""
-    single: dict[Kind, set[bytes]] = {kind: set() for kind in Kind}
-    for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
-        if len(token) == 1:
-            single[kind].add(token)
-        if vocabulary.spelling == "marked" and b"\0" in token and kind != Kind.FALLBACK:
-            raise ValueError("a token contains the character U+0000, which SentencePiece does not support")
+    entries = list(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
+    single = {kind: {token for token, other in entries if other == kind and len(token) == 1} for kind in Kind}
     if fallbacks := vocabulary.kinds.count(Kind.FALLBACK):
         if fallbacks != 256 or len(single[Kind.FALLBACK]) != 256:
             raise ValueError("its byte fallback does not have each of the 256 bytes once")
@@ -260,8 +275,6 @@ def _check_bytes(vocabulary: Vocabulary) -> None:
     if fallbacks or Kind.UNKNOWN in vocabulary.kinds or (vocabulary.algorithm == "merge" and vocabulary.missing_bytes):
         return
     for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
-        if len(single[kind]) < 256:
-            missing = 256 - len(single[kind])
-            texts = [*map(chr, range(0x20, 0x7F)), "é", "中", "🙂", *map(chr, range(256))]
-            lost = next((text for text in texts if any(bytes([b]) not in single[kind] for b in text.encode())), "")
-            raise ValueError(f"{missing} of the 256 bytes have no token: it cannot encode every text, such as {lost!r}")
+        if missing := [byte for byte in range(256) if bytes([byte]) not in single[kind]]:
+            first = f"such as {missing[0]:#04x}"
+            raise ValueError(f"{len(missing)} of the 256 bytes have no token, {first}: it cannot encode every text")

@@ -58,4 +58,4 @@ def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary
     del model.pieces[0]  # the unknown piece, which is added again after the control tokens
     for piece in model.pieces:
         piece.score = round(piece.score * SCORE_RESOLUTION) / SCORE_RESOLUTION
-    return from_model_proto(model)
+    return from_model_proto(model, is_own=True)

@@ -11,22 +11,13 @@ A vocabulary keeps them as JSON, in the words of the library that they come from
 import base64
 import json
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import c_float
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
 from tokenizers import Tokenizer
-
-_FLOAT32 = struct.Struct("<f")
-
-
-def float32(value: float) -> float:
-    """The nearest float32, which every format stores exactly."""
-    number: float = _FLOAT32.unpack(_FLOAT32.pack(value))[0]
-    return number
-
 
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -44,6 +35,11 @@ SUPPORTED_TYPES = {
     "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
 }
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
+
+
+def float32(value: float) -> float:
+    """The nearest float32, which every format stores exactly."""
+    return c_float(value).value
 
 
 def drop_harmless_steps(steps: str | None) -> str | None:
@@ -146,7 +142,7 @@ def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 class Preprocessor:
-    """Runs the steps. Raises ValueError if their library rejects them.
+    """Runs the steps, if any. Raises ValueError if their library rejects them.
 
     `protected` are pieces that SentencePiece's normaliser does not change.
     """
@@ -154,14 +150,14 @@ class Preprocessor:
     normalize: Callable[[str], str]
     split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
 
-    def __init__(self, text: str, protected: Iterable[str] = ()) -> None:
-        self.library, content = library_of(text)
-        self._text = text
+    def __init__(self, steps: str | None, protected: Iterable[str] = ()) -> None:
+        self.library, content = ("none", {}) if steps is None else library_of(steps)
+        self._steps = steps
+        self.normalize, self.split = str, lambda text: [text] if text else []
         try:
             if self.library == "sentencepiece":
-                self.normalize = _sentencepiece(to_normalizer_spec(text), protected)
-                self.split = lambda text: [text] if text else []
-            else:
+                self.normalize = _sentencepiece(to_normalizer_spec(steps), protected)
+            elif self.library == "tokenizers":
                 self.normalize, self.split = _tokenizers(content)
         except Exception as error:  # tokenizers raises no narrower one
             raise ValueError(f"{self.library} rejects its preprocessing: {error}") from error
@@ -172,12 +168,13 @@ class Preprocessor:
 
     def round_score(self, score: float) -> float:
         """A sum of scores, rounded as the library does."""
-        return float32(score) if self.library == "sentencepiece" else score
+        return score if self.library == "tokenizers" else float32(score)
 
     def scores(self, scores: Sequence[float]) -> list[float]:
         """The scores of all tokens as the library adds them."""
-        exact = exact_scores(self._text, scores)
-        return exact if self.library == "sentencepiece" else list(map(_as_serde_reads, exact))
+        if self._steps is None or self.library == "sentencepiece":
+            return list(scores)
+        return list(map(_as_serde_reads, exact_scores(self._steps, scores)))
 
 
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
@@ -193,12 +190,6 @@ def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) 
     if scores:
         steps["scores"] = list(scores)
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
-
-
-def from_normalizer_spec(normalizer: NormalizerSpec) -> str | None:
-    """The steps of a SentencePiece model; None if it leaves text unchanged."""
-    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
-    return normalizer_steps(normalizer) if changes else None
 
 
 def normalizer_steps(normalizer: NormalizerSpec) -> str:

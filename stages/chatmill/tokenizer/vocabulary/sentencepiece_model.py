@@ -5,7 +5,6 @@ first unused one is SentencePiece's unknown piece, which never occurs, because e
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -13,7 +12,6 @@ from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from chatmill.tokenizer.vocabulary.preprocessing import (
     METASPACE,
-    from_normalizer_spec,
     library_of,
     normalizer_steps,
     to_normalizer_spec,
@@ -30,7 +28,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
 )
 
 _PIECE = ModelProto.SentencePiece
-_TYPES = {
+PIECE_TYPES = {  # GGUF has the same numbers
     Kind.NORMAL: _PIECE.NORMAL,
     Kind.FALLBACK: _PIECE.BYTE,
     Kind.CONTROL: _PIECE.CONTROL,
@@ -38,7 +36,7 @@ _TYPES = {
     Kind.UNKNOWN: _PIECE.UNKNOWN,
     Kind.ADDED: _PIECE.USER_DEFINED,
 }
-_KINDS = {type: kind for kind, type in _TYPES.items()}
+_KINDS = {type: kind for kind, type in PIECE_TYPES.items()}
 
 
 def sentencepiece_unsupported_reason(vocabulary: Vocabulary) -> str | None:
@@ -63,7 +61,7 @@ def to_model_proto(vocabulary: Vocabulary) -> bytes:
     for i, (kind, score) in enumerate(zip(vocabulary.kinds, vocabulary.scores, strict=True)):
         piece = id_to_piece(vocabulary, i)
         written = piece.replace(" ", METASPACE) if kind == Kind.ADDED else piece
-        model.pieces.add(piece=written, score=score, type=_TYPES[kind])
+        model.pieces.add(piece=written, score=score, type=PIECE_TYPES[kind])
     unknown = unknown_id(vocabulary)
     model.pieces[unknown].type = _PIECE.UNKNOWN
     spec = model.trainer_spec
@@ -88,23 +86,14 @@ def read_sentencepiece_model(file: Path) -> Vocabulary:
         model = ModelProto.FromString(file.read_bytes())
     except DecodeError as error:
         raise ValueError(f"not a SentencePiece model: {error}") from error
-    return from_written_model(model)
+    return from_model_proto(model)
 
 
-def from_written_model(model: ModelProto) -> Vocabulary:
-    """The vocabulary of a model in a file; U+2581 is a space in those of other programs.
+def from_model_proto(model: ModelProto, *, is_own: bool = False) -> Vocabulary:
+    """The vocabulary of a model. Raises ValueError if it is damaged or not supported.
 
-    Raises ValueError if it is damaged or not supported.
+    U+2581 in text is a space in the models of other programs, which have none of our names of unused ids.
     """
-    vocabulary = from_model_proto(model)
-    if vocabulary.steps is not None or vocabulary.has_unused_names:
-        return vocabulary
-    # Another program's, which takes U+2581 for a space
-    return replace(vocabulary, steps=normalizer_steps(model.normalizer_spec))
-
-
-def from_model_proto(model: ModelProto) -> Vocabulary:
-    """The vocabulary of a model. Raises ValueError if it is damaged or not supported."""
     normalizer, kind = model.normalizer_spec, model.trainer_spec.model_type
     if kind not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) or model.trainer_spec.treat_whitespace_as_suffix:
         raise ValueError("it is not a unigram or BPE model with spaces before words")
@@ -115,7 +104,9 @@ def from_model_proto(model: ModelProto) -> Vocabulary:
         raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
     if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
         raise ValueError("it has neither byte pieces nor an unknown piece")
-    steps = from_normalizer_spec(normalizer)
+    is_own = is_own or any(token.startswith(UNUSED_PREFIX.encode()) for token in tokens)
+    changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
+    steps = normalizer_steps(normalizer) if changes or not is_own else None
     if kind == TrainerSpec.UNIGRAM:
         scored = zip(model.pieces, kinds, strict=True)
         scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)

@@ -19,19 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from chatmill.conversation import (
-    BOS,
-    CALL_END,
-    CALL_START,
-    CONTROL_TOKENS,
-    IM_END,
-    IM_START,
-    MARKERS,
-    OUTPUT_END,
-    OUTPUT_START,
-    PAD,
-    TemplateName,
-)
+from chatmill.conversation import BOS, CONTROL_TOKENS, IM_END, IM_START, MARKERS, PAD, TemplateName
 from chatmill.pipeline.manifest import check_manifest, read_json, write_manifest
 from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     read_sentencepiece_model,
@@ -60,127 +48,7 @@ SPECIAL_TOKEN_NAMES = {  # for each, the first of these tokens that the tokenize
     "sep_token": ("[SEP]",),
     "mask_token": ("[MASK]",),
 }
-_TEMPLATE = r"""
-{%- macro escape(text) -%}
-    {{- (text.split('<\\') | join('<\\\\')).split('<|') | join('<\\|') -}}
-{%- endmacro -%}
-{%- macro text_of(message) -%}
-    {%- if message.content is string -%}
-        {{- message.content -}}
-    {%- else -%}
-        {%- for part in message.content or [] -%}
-            {{- part.text if part.text is string else raise_exception('content: expected text') -}}
-        {%- endfor -%}
-    {%- endif -%}
-{%- endmacro -%}
-{%- macro unescape_slashes(json) -%}
-    {%- for piece in json.split('\\\\') -%}
-        {%- if piece.split('\\u') | length > 1 -%}
-            {{- raise_exception('tool_calls: a string of arguments must not contain \\u: pass an object') -}}
-        {%- endif -%}
-        {{- ('' if loop.first else '\\\\') + (piece.split('\\/') | join('/')) -}}
-    {%- endfor -%}
-{%- endmacro -%}
-{%- macro space_out(json) -%}
-    {%- set state = namespace(quoted=false) -%}
-    {%- for piece in json.split('"') -%}
-        {{- '' if loop.first else '"' -}}
-        {%- if state.quoted -%}
-            {{- piece -}}
-            {%- set state.quoted = (piece.split('\\\\') | last).endswith('\\') -%}
-        {%- else -%}
-            {%- set bare = (piece.split(' ') | join('')).split('\t') | join('') -%}
-            {%- set bare = (bare.split('\n') | join('')).split('\r') | join('') -%}
-            {{- (bare.split(',') | join(', ')).split(':') | join(': ') -}}
-            {%- set state.quoted = true -%}
-        {%- endif -%}
-    {%- endfor -%}
-{%- endmacro -%}
-{%- macro call_text(function) -%}
-    {%- set given = function.arguments if function.arguments is defined else {} -%}
-    {%- if given is string -%}
-        {%- set json = unescape_slashes(given) -%}
-        {%- set json = space_out(json) -%}
-        {%- set pieces = json.split('"') -%}
-        {%- if not (json.startswith('{') and json.endswith('}')) -%}
-            {{- raise_exception('tool_calls: arguments: expected an object') -}}
-        {%- elif function.name != 'calculator' -%}
-            {{- '{"name": ' + (function.name | tojson) + ', "arguments": ' + json + '}' -}}
-        {%- elif pieces | length == 5 and json == '{"expression": "' + pieces[3] + '"}'
-              and pieces[3].split('\\') | length == 1 -%}
-            {{- pieces[3] -}}
-        {%- else -%}
-            {{- raise_exception('tool_calls: arguments of calculator: expected {"expression": "2*3"}') -}}
-        {%- endif -%}
-    {%- elif function.name == 'calculator' and given is mapping and given.expression is string -%}
-        {{- given.expression -}}
-    {%- else -%}
-        {{- {'name': function.name, 'arguments': given} | tojson -}}
-    {%- endif -%}
-{%- endmacro -%}
-{%- set declared = namespace(text='') -%}
-{%- for tool in tools or [] -%}
-    {%- set function = tool.function or tool -%}
-    {%- if function.name == 'calculator' -%}
-        {%- set declared.text = 'Tools: calculator' -%}
-    {%- endif -%}
-{%- endfor -%}
-{%- set steps = messages + [{'role': ''}] -%}
-{%- set turn = namespace(open=false, text='', resumed=false, called=false, results=0) -%}
-{{- bos_token -}}
-{%- if declared.text and steps[0].role != 'system' -%}
-    {{- SYSTEM + declared.text + 'AFTER_TEXT' -}}
-{%- endif -%}
-{%- for message in steps -%}
-    {%- set place = loop.index0 -%}
-    {%- set text = text_of(message) -%}
-    {%- set text = escape(text) -%}
-    {%- if loop.first and declared.text and message.role == 'system'
-          and (not text or text.split('Tools: ') | first) -%}
-        {%- set text = declared.text + ('\n' + text if text else '') -%}
-    {%- endif -%}
-    {%- set calls = message.tool_calls or [] -%}
-    {%- if turn.open and not (message.role == 'tool'
-          or message.role == 'assistant' and (turn.called or calls and not text)
-          or loop.last and add_generation_prompt and steps[place - 1].role == 'tool') -%}
-        GENERATION{{- ANSWER + 'IM_END' -}}ENDGENERATION{{- 'AFTER_ANSWER' -}}
-        {%- set turn.open = false -%}
-    {%- endif -%}
-    {%- if loop.last -%}
-        {{- turn.text if turn.open else 'PROMPT' if add_generation_prompt else '' -}}
-    {%- elif message.role == 'tool' -%}
-        {%- if not (turn.open and turn.results) -%}
-            {{- raise_exception('a tool result without its call') -}}
-        {%- endif -%}
-        {%- set turn.results = turn.results - 1 -%}
-    {%- elif message.role not in ['system', 'user', 'assistant'] -%}
-        {{- raise_exception('unknown role ' + message.role) -}}
-    {%- elif message.role != 'assistant' -%}
-        {{- HEADER + TEXT + 'AFTER_TEXT' -}}
-    {%- else -%}
-        {%- if not turn.open -%}
-            {{- HEADER -}}
-            {%- set turn.text = '' -%}
-            {%- set turn.resumed = false -%}
-        {%- endif -%}
-        {%- set turn.open = true -%}
-        {%- set turn.called = calls | length > 0 -%}
-        {%- set turn.text = turn.text + text -%}
-        {%- set turn.results = 0 -%}
-        {%- for call in calls -%}
-            {%- set called = call_text(call.function or call) -%}
-            {%- set turn.text = turn.text + 'CALL_START' + escape(called) + 'CALL_END' -%}
-            {%- if turn.results == loop.index0 and steps[place + loop.index].role == 'tool' -%}
-                {%- set turn.results = loop.index -%}
-                {%- set result = text_of(steps[place + loop.index]) -%}
-                GENERATION{{- ANSWER -}}ENDGENERATION{{- 'OUTPUT_START' + escape(result) + 'OUTPUT_END' -}}
-                {%- set turn.text = '' -%}
-                {%- set turn.resumed = true -%}
-            {%- endif -%}
-        {%- endfor -%}
-    {%- endif -%}
-{%- endfor -%}
-"""
+_TEMPLATE = Path(__file__).with_name("chat_template.jinja")  # in which the words in capitals are replaced
 _PLACES: dict[TemplateName, dict[str, str]] = {
     "chatml": {
         "HEADER": rf"'{IM_START}' + message.role + '\n'",
@@ -201,13 +69,6 @@ _PLACES: dict[TemplateName, dict[str, str]] = {
         "ANSWER": "(' ' if turn.text and not turn.resumed else '') + turn.text",
     },
 }
-_CONTROLS = {
-    "IM_END": IM_END,
-    "CALL_START": CALL_START,
-    "CALL_END": CALL_END,
-    "OUTPUT_START": OUTPUT_START,
-    "OUTPUT_END": OUTPUT_END,
-}
 
 
 def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str:
@@ -216,8 +77,8 @@ def chat_template(template: TemplateName, *, marks_answers: bool = False) -> str
     `marks_answers`: transformers masks what the assistant generates; other runtimes do not know the tag for it.
     """
     tags = (f"{{%- {tag} -%}}" if marks_answers else "" for tag in ("generation", "endgeneration"))
-    places = _PLACES[template] | _CONTROLS | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
-    return re.sub(r"\b[A-Z_]{4,}\b", lambda place: places[place[0]], _TEMPLATE.lstrip())
+    places = _PLACES[template] | dict(zip(("GENERATION", "ENDGENERATION"), tags, strict=True))
+    return re.sub(r"\b[A-Z_]{4,}\b", lambda place: places[place[0]], _TEMPLATE.read_text(encoding="utf-8"))
 
 
 def write_huggingface(tokenizer_folder: Path, out: Path, template: TemplateName, context: int | None = None) -> None:
@@ -273,7 +134,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
     them, so that every text can be said. SentencePiece needs an id for unknown
     text, which never occurs here: if the vocabulary has none, an unused id serves as one, so at least one is left.
     """
-    tokens, kinds, scores = list(vocabulary.tokens), list(vocabulary.kinds), list(vocabulary.scores)
+    tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
     controls = [name for name in (*CONTROL_TOKENS, *special_tokens) if name not in vocabulary.special]
     for i, control in zip(spare, controls, strict=False):
@@ -281,20 +142,16 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
     texts = {id_to_piece(vocabulary, i) for i in vocabulary.text_ids}
     if taken := [name for name in controls if name in texts]:
         raise ValueError(f"the control token {taken[0]} is already one of its text tokens: use another tokenizer")
-    bytes_added = [bytes([byte]) for byte in vocabulary.missing_bytes]
-    added = [*(name.encode() for name in controls[len(spare) :]), *bytes_added]
+    added = [(name.encode(), Kind.CONTROL) for name in controls[len(spare) :]]
+    added += [(bytes([byte]), Kind.NORMAL) for byte in vocabulary.missing_bytes]
     needed = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
     num_unused = needed + -(len(tokens) + len(added) + needed) % VOCAB_SIZE_MULTIPLE
+    added += [(name, Kind.UNUSED) for name in islice(unused_names(vocabulary.tokens), num_unused)]
     return replace(
         vocabulary,
-        tokens=(*tokens, *added, *islice(unused_names(vocabulary.tokens), num_unused)),
-        kinds=(
-            *kinds,
-            *[Kind.CONTROL] * (len(added) - len(bytes_added)),
-            *[Kind.NORMAL] * len(bytes_added),
-            *[Kind.UNUSED] * num_unused,
-        ),
-        scores=(*scores, *[NO_RANK] * (len(added) + num_unused)),
+        tokens=(*tokens, *(token for token, _ in added)),
+        kinds=(*kinds, *(kind for _, kind in added)),
+        scores=(*vocabulary.scores, *[NO_RANK] * len(added)),
     )
 
 

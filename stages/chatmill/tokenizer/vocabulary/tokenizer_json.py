@@ -14,13 +14,7 @@ from typing import Any
 from tokenizers import models
 
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, exact_scores, flat, to_tokenizers_json
-from chatmill.tokenizer.vocabulary.vocabulary import (
-    CONTINUING_SUBWORD_PREFIX,
-    FLAGS,
-    TEXT_KINDS,
-    Kind,
-    Vocabulary,
-)
+from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, FLAGS, TEXT_KINDS, Kind, Vocabulary
 
 BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
 UNREACHABLE_PREFIX = "\ufffe"  # a noncharacter; before the number of an id that no text may produce

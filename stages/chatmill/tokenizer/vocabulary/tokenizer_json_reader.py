@@ -5,7 +5,7 @@ anything else is refused.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     MergePair,
     Vocabulary,
-    drop_unreachable_merges,
+    merges_by_rank,
     rank_scores,
     to_special_handling,
     unused_names,
@@ -147,7 +147,7 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     merges = _merges(model, model["vocab"])
     if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
         ranks = {token: i for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
-        merges = drop_unreachable_merges(merges, ranks)
+        merges = _drop_unreachable_merges(merges, ranks)
     ignore_merges = model.get("ignore_merges", False)
     lookup = ignore_merges and not merges
     algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
@@ -155,6 +155,17 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     scores, special = rank_scores(tokens, kinds, merges), _special_handling(content, with_post_processor=True)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps, special)
     return vocabulary if ignore_merges or algorithm != "merge" else _without_unreached(vocabulary)
+
+
+def _drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
+    """The merges without unreachable ones, if they are sorted by the rank of the token they make.
+
+    Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
+    """
+    tokens = {i: token for token, i in ranks.items()}
+    merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
+    needed = merges_by_rank(ranks)
+    return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
 
 
 def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:

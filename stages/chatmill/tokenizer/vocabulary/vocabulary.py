@@ -11,12 +11,9 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-import regex
-
 from chatmill.tokenizer.vocabulary.preprocessing import float32, splits_only
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
-_WORD = regex.compile(r"[\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}]")  # as `\w` in Rust
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 Algorithm = Literal["lookup", "merge", "wordpiece", "viterbi"]
 MergePair = tuple[int, int]
@@ -89,8 +86,19 @@ class Vocabulary:
         return len(self.text_ids)
 
     @cached_property
+    def text_tokens(self) -> dict[bytes, int]:
+        """The bytes of each token that text can produce, and its id: what tiktoken calls ranks."""
+        return {self.tokens[i]: i for i in self.text_ids}
+
+    @property
     def has_longer_tokens(self) -> bool:
-        return any(len(self.tokens[i]) > 1 for i in self.text_ids)
+        return any(len(token) > 1 for token in self.text_tokens)
+
+    @property
+    def byte_lengths(self) -> list[int]:
+        """The number of text bytes of each id, 0 for control and unused tokens."""
+        entries = zip(self.tokens, self.kinds, strict=True)
+        return [len(token) if kind in TEXT_KINDS else 0 for token, kind in entries]
 
     @property
     def spelling(self) -> Literal["bytes", "marked", "plain"]:
@@ -126,24 +134,17 @@ class Vocabulary:
     @cached_property
     def added_tokens(self) -> list[AddedToken]:
         """The tokens that are found in text before the rest is split."""
-        flags, entries = self.flags, zip(self.tokens, self.kinds, strict=True)
-        named = [(token.decode(), i) for i, (token, kind) in enumerate(entries) if kind == Kind.ADDED]
+        flags, named = self.flags, self.named(Kind.ADDED).items()
         return [AddedToken(name, i, *(flags.get(name, {}).get(flag, False) for flag in FLAGS)) for name, i in named]
 
     @cached_property
     def special(self) -> dict[str, int]:
         """Name to id of each control token."""
-        return {self.tokens[i].decode(): i for i, kind in enumerate(self.kinds) if kind == Kind.CONTROL}
+        return self.named(Kind.CONTROL)
 
-    @cached_property
-    def has_unused_names(self) -> bool:
-        return any(token.startswith(UNUSED_PREFIX.encode()) for token in self.tokens)
-
-    @cached_property
-    def special_names(self) -> dict[str, int]:
-        """Name to id of each control token, and of the unknown token."""
-        kinds = enumerate(self.kinds)
-        return {self.tokens[i].decode(): i for i, kind in kinds if kind in (Kind.CONTROL, Kind.UNKNOWN)}
+    def named(self, *kinds: Kind) -> dict[str, int]:
+        """Name to id of each token of some kinds, in the order of ids."""
+        return {self.tokens[i].decode(): i for i, kind in enumerate(self.kinds) if kind in kinds}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -201,27 +202,21 @@ def merges_by_rank(ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     return tuple(merges)
 
 
-def drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
-    """The merges without unreachable ones, if they are sorted by the rank of the token they make.
-
-    Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
-    """
-    tokens = {i: token for token, i in ranks.items()}
-    merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
-    needed = merges_by_rank(ranks)
-    return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
-
-
 def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
-    """The bytes of a piece merged pair by pair, lowest rank first, until no pair or only `num_parts` parts are left."""
+    """The bytes of a piece, merged where two parts make a token, until none do or only `num_parts` parts are left."""
     parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
-    pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
-    while len(parts) > num_parts and (best := min(pairs)) < math.inf:
-        i = pairs.index(best)
+    return merge_parts(parts, lambda left, right: ranks.get(left + right, math.inf), num_parts)
+
+
+def merge_parts(parts: list[bytes], rank_of: Callable[[bytes, bytes], float], num_parts: int = 1) -> list[bytes]:
+    """The parts merged pair by pair, lowest rank first, until no pair has a rank but infinity."""
+    ranks = [rank_of(left, right) for left, right in pairwise(parts)]
+    while len(parts) > num_parts and (best := min(ranks)) < math.inf:
+        i = ranks.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        del pairs[i]
-        for place in range(max(i - 1, 0), min(i + 1, len(pairs))):
-            pairs[place] = ranks.get(parts[place] + parts[place + 1], math.inf)
+        del ranks[i]
+        for place in range(max(i - 1, 0), min(i + 1, len(ranks))):
+            ranks[place] = rank_of(parts[place], parts[place + 1])
     return parts
 
 
@@ -246,32 +241,3 @@ def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor:
     content["post_processor"] = post_processor
     content = {key: value for key, value in content.items() if value}
     return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
-
-
-class AddedTokenSearch:
-    """Finds added tokens in text from the left, the longest first, as `tokenizers` does.
-
-    [AddedToken("<mask>", 9, lstrip=True)]    "a <mask> b" -> "a", 9, " b"
-    """
-
-    def __init__(self, tokens: Iterable[AddedToken], rewrite: Callable[[str], str] = str) -> None:
-        """`rewrite` normalises the tokens' texts if the searched text is normalised."""
-        self._tokens = {rewrite(token.content): token for token in tokens}
-        names = sorted(self._tokens, key=len, reverse=True)
-        self._expression = regex.compile("|".join(map(regex.escape, names))) if names else None
-
-    def split(self, text: str) -> Iterator[str | int]:
-        """The ids of the tokens found, and the texts between them that are not empty."""
-        end = 0
-        for match in self._expression.finditer(text) if self._expression else ():
-            token, (start, stop) = self._tokens[match[0]], match.span()
-            if token.single_word and (_WORD.match(text[max(0, start - 1) : start]) or _WORD.match(text, stop)):
-                continue
-            if token.lstrip:
-                start = end + len(text[end:start].rstrip(WHITESPACE))
-            if end < start:
-                yield text[end:start]
-            yield token.id
-            end = len(text) - len(text[stop:].lstrip(WHITESPACE)) if token.rstrip else stop
-        if end < len(text):
-            yield text[end:]
