@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.app.named_models import find_or_fetch, introduce, load_named
+from chatmill.app.introduction import introduce
+from chatmill.app.named_models import find_or_fetch, load_named
 from support.tiny import write_model
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from chatmill.app.terminal.tokens import printable
+from chatmill.app.terminal.text import printable
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 COMMANDS = {

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.named_models import TextOrConversation, iter_inputs, named_errors, text_or_messages
+from chatmill.app.inputs import TextOrConversation, iter_inputs, text_or_messages
+from chatmill.app.named_models import named_errors
 from chatmill.conversation import LossKind, Record, Segment
 from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset

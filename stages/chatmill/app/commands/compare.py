@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatmill.app import arguments
-from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
+from chatmill.app.arguments import PROMPT_FILE_HELP, check_positive, join_prompt, read_text
+from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.runs import add_seeds
-from chatmill.app.terminal.terminal_chat import check_positive, describe_session, device_name, notify
-from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
+from chatmill.app.terminal.terminal_chat import describe_session, device_name
+from chatmill.app.terminal.text import StyledLine, aligned, columns, notify, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import LIMIT, Run
 from chatmill.app.verdict.views import compare_sides, runs_of

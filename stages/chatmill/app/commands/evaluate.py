@@ -9,10 +9,11 @@ from string import ascii_uppercase
 from typing import Any
 
 from chatmill.app import arguments
+from chatmill.app.arguments import check_positive
 from chatmill.app.measurement import Measurement, ScoredDocument, difference, interval, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
-from chatmill.app.terminal.tokens import StyledLine, aligned, plural, print_lines
+from chatmill.app.terminal.terminal_chat import device_name
+from chatmill.app.terminal.text import StyledLine, aligned, notify, plural, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import bits_range, number

@@ -18,7 +18,7 @@ from chatmill.app.project import (
     open_project,
     read_listing,
 )
-from chatmill.app.terminal.tokens import printable
+from chatmill.app.terminal.text import printable
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
 in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are

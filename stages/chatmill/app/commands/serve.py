@@ -8,13 +8,13 @@ import webbrowser
 from pathlib import Path
 
 from chatmill.app import arguments
+from chatmill.app.arguments import check_positive
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
-from chatmill.app.terminal.terminal_chat import check_positive, notify
-from chatmill.app.terminal.tokens import plural
+from chatmill.app.terminal.text import notify, plural
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]

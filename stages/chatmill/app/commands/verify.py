@@ -30,7 +30,7 @@ from chatmill.app.project import (
     running,
     stored_objects,
 )
-from chatmill.app.terminal.tokens import printable
+from chatmill.app.terminal.text import printable
 
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"

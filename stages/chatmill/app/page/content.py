@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 
-from chatmill.app.named_models import introduce
+from chatmill.app.introduction import introduce
 from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate

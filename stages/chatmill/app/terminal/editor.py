@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,26 +21,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from chatmill.app.terminal.saved_chats import read_numbered_chat, save_chat
-from chatmill.app.terminal.terminal_chat import (
-    EMPTY,
-    SETTINGS,
-    TerminalChat,
-    change_setting,
-    describe_session,
-    format_setting,
-    format_stats,
-    notify,
-)
-from chatmill.app.terminal.tokens import (
-    format_duration,
-    plural,
-    show_likeliest,
-    show_probabilities,
-    show_text_tokens,
-    show_tokens,
-)
+from chatmill.app.arguments import check_positive, unescaped
+from chatmill.app.inputs import read_numbered_chat
+from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, format_stats, save_chat
+from chatmill.app.terminal.text import format_duration, notify, plural
+from chatmill.app.terminal.tokens import show_likeliest, show_probabilities, show_text_tokens, show_tokens
 from chatmill.conversation import Message
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 if sys.platform != "win32":
@@ -198,6 +187,9 @@ KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline
 completes, Up recalls earlier input, Ctrl-C stops an answer, Ctrl-D leaves.
 To send a message that begins with a slash, type two."""
 ALIASES = {"/exit": "/bye", "/quit": "/bye", "/?": "/help", "/retry": "/regenerate"}  # in other programs
+EMPTY = "-"  # as an argument it removes a text
+SAMPLING_SETTINGS = [field.name for field in fields(Sampling)]
+SETTINGS = (*SAMPLING_SETTINGS, "max_tokens", "stop")
 _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
@@ -244,10 +236,30 @@ def _system(chat: TerminalChat, text: str) -> None:
 def _change(chat: TerminalChat, argument: str) -> None:
     name, *value = re.split(r"\s*=\s*|\s+", argument, maxsplit=1)
     name = name.replace("-", "_")
+    if name and name not in SETTINGS:
+        raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(SETTINGS)}")
     if value:
-        change_setting(chat.session, name, value[0])
+        _change_setting(chat.session, name, value[0])
+    values = {one: getattr(chat.session.sampling, one) for one in SAMPLING_SETTINGS}
+    values |= {"max_tokens": chat.session.max_tokens, "stop": ", ".join(map(repr, chat.session.stop)) or EMPTY}
     for one in [name] if name else SETTINGS:
-        notify(f"{one:<18} {format_setting(chat.session, one)}")
+        notify(f"{one:<18} {values[one]}")
+
+
+def _change_setting(session: ChatSession, name: str, text: str) -> None:
+    """Raises ValueError for a value that is no number, or out of range."""
+    if name == "stop":
+        session.stop = () if text == EMPTY else (unescaped(text),)
+        return
+    is_whole = name == "max_tokens" or isinstance(getattr(session.sampling, name), int)
+    try:
+        value = int(text) if is_whole else float(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected {'an integer' if is_whole else 'a number'}, got {text!r}") from error
+    if name == "max_tokens":
+        session.max_tokens = check_positive(name, int(value))
+    else:
+        session.sampling = replace(session.sampling, **{name: value})
 
 
 def _show_conversation(chat: TerminalChat, _: str) -> None:
