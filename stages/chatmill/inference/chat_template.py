@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from chatmill.conversation import (
     IM_END,
@@ -23,83 +23,52 @@ from chatmill.inference.jinja_program import JinjaProgram
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
 
-class ChatTemplate(Protocol):
-    """A way to render a conversation as segments, each of which is encoded by itself."""
-
-    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
-    is_chat: bool  # whether the model was trained on chats; without a template a base model continues the text
-    end_token: str  # the control token that ends an answer; "" for none
-
-    @property
-    def name(self) -> str:
-        """The name by which `--template` selects it."""
-
-    @property
-    def answer_prefix(self) -> str:
-        """Text that the model writes before each answer and that is not shown, such as a space."""
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer."""
-
-    def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation and the generation prompt."""
-
-    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, is to be continued."""
-
-    def next_turn(self, message: Message) -> list[Segment] | None:
-        """What follows an answer: the rest of its end, the user's next message and the generation prompt.
-
-        None where what stands before it may change with it.
-        """
-
-    def full_conversation(
-        self, conversation: Conversation, train: Sequence[bool | None] | None = None
-    ) -> list[Segment]:
-        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
-
-    def answer(self, message: Message) -> list[Segment]:
-        """What follows the prompt: the assistant's message as the model writes it, without its end."""
-
-    def text(self, text: str) -> list[Segment]:
-        """A text that is not a conversation."""
-
-
 @dataclass(frozen=True)
 class ChatmillTemplate:
-    """A template of chatmill.conversation, with which the pipeline trains its models."""
+    """A template of chatmill.conversation, with which the pipeline trains its models.
+
+    It renders a conversation as segments, each of which is encoded by itself.
+    """
 
     name: TemplateName = "chatml"
-    escapes, is_chat, end_token = True, True, IM_END
-    stop: ClassVar[tuple[str, ...]] = ()
+    escapes: ClassVar[bool] = True  # whether text is escaped (chatmill.conversation.escape)
+    is_chat: ClassVar[bool] = True  # whether the model was trained on chats; a base model continues text
+    end_token: ClassVar[str] = IM_END  # the control token that ends an answer; "" for none
+    stop: ClassVar[tuple[str, ...]] = ()  # texts that end an answer
 
     @property
     def answer_prefix(self) -> str:
-        """The text between the header and the message text."""
+        """Text that the model writes before each answer and that is not shown: what follows the header."""
         return " " if self.name == "markers" else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
+        """A complete conversation and the generation prompt."""
         return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
+        """A conversation whose last message, the assistant's, is to be continued."""
         return conversation_segments(conversation, self.name)[:-2]
 
-    def next_turn(self, message: Message) -> list[Segment]:
-        """The newline after the answer, the user's message, and the header of the next answer."""
+    def next_turn(self, message: Message) -> list[Segment] | None:
+        """What follows an answer: the newline after it, the user's message, and the header of the next answer.
+
+        None where what stands before it may change with it.
+        """
         newline = message_segments(Message("assistant", ()), self.name)[-1]
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
 
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
+        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
         return conversation_segments(conversation, self.name, train)
 
     def answer(self, message: Message) -> list[Segment]:
+        """What follows the prompt: the assistant's message as the model writes it, without its end."""
         return message_segments(message, self.name)[len(header_segments("assistant", self.name)) : -2]
 
     def text(self, text: str) -> list[Segment]:
-        """A text, escaped as a message is, after the token that begins a conversation."""
+        """A text that is no conversation, escaped as a message is, after the token that begins a conversation."""
         return [*conversation_segments([], self.name), Segment(escape(text), LossKind.PROMPT)]
 
 
@@ -171,7 +140,7 @@ class PublishedTemplate:
     """A model's own chat template, run as transformers runs it, in the tokens of its tokenizer.
 
     Marks tell the texts of messages from those of the program, which are ignored in the loss. A program may drop a
-    message, or its beginning, such as the thoughts before an earlier answer.
+    message, or its beginning, such as the thoughts before an earlier answer. Its methods are those of ChatmillTemplate.
     """
 
     escapes = False
@@ -314,6 +283,9 @@ class PublishedTemplate:
                 result.append(segment)
                 previous = segment.text if segment.control else ""
         return result
+
+
+ChatTemplate = ChatmillTemplate | PublishedTemplate
 
 
 def open_template(

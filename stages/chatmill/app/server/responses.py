@@ -12,7 +12,7 @@ from typing import Any
 from starlette.responses import Response
 
 from chatmill.app.server.jobs import CompletionJob
-from chatmill.app.terminal.tokens import tokens_of_ids
+from chatmill.app.terminal.tokens import token_of
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -103,7 +103,7 @@ def text_logprobs(logprobs: Iterable[TokenLogprob], tokenizer: ChatTokenizer, of
 
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
     """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
-    (known,) = tokens_of_ids([token], tokenizer)
+    known = token_of(token, tokenizer)
     name, content = (known.content, b"") if known.is_control else (b"", known.content)
     return {
         "id": token,
@@ -124,9 +124,9 @@ def to_json(values: Any) -> bytes:
 
 
 def _logprob_entry(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
-    (known,) = tokens_of_ids([token], tokenizer)
+    known = token_of(token, tokenizer)
     return {"token": _token_text(token, tokenizer), "logprob": logprob, "bytes": list(known.content), "id": token}
 
 
 def _token_text(token: int, tokenizer: ChatTokenizer) -> str:
-    return tokens_of_ids([token], tokenizer)[0].content.decode("utf-8", "replace")
+    return token_of(token, tokenizer).content.decode("utf-8", "replace")

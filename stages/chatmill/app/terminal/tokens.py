@@ -26,19 +26,28 @@ CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6"
 class _Cell(NamedTuple):
     text: str
     label: str
-    width: int
-    style: str
     rule: str
-    ends_line: bool
+    style: str
 
 
 def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
     """Three lines for each row of tokens over their ids or `labels`; it ends with a newline, or where it is full."""
-    labels = [str(token.id) for token in tokens] if labels is None else labels
-    for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
-        yield _spaced((cell.style, ljust(cell.text, cell.width)) for cell in row)
-        yield [("", " ".join(ljust(cell.label, cell.width) for cell in row).rstrip())]
-        yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
+    rows: list[list[_Cell]] = []
+    used = full = columns + 1
+    for index, token in enumerate(tokens):
+        text, label = visible(token.content), labels[index] if labels else str(token.id)
+        size = max(width(text), width(label))
+        style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
+        style = f"{style} bold" if token.is_control else style
+        if used + size > columns:
+            rows.append([])
+            used = 0
+        rows[-1].append(_Cell(ljust(text, size), ljust(label, size), RULES[token.loss] * min(size, columns), style))
+        used = full if token.content.endswith(b"\n") else used + size + 1
+    for row in rows:
+        yield _spaced((cell.style, cell.text) for cell in row)
+        yield [("", " ".join(cell.label for cell in row).rstrip())]
+        yield [("", " ".join(cell.rule for cell in row).rstrip())]
 
 
 def legend(tokens: Sequence[Token]) -> StyledLine:
@@ -47,32 +56,6 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
     return _spaced(
         (LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in LOSS_NAMES.items()
     )
-
-
-def _cell(index: int, token: Token, label: str) -> _Cell:
-    text = visible(token.content)
-    style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
-    return _Cell(
-        text=text,
-        label=label,
-        width=max(width(text), width(label)),
-        style=f"{style} bold" if token.is_control else style,
-        rule=RULES[token.loss],
-        ends_line=token.content.endswith(b"\n"),
-    )
-
-
-def _rows(cells: Iterable[_Cell], columns: int) -> Iterator[list[_Cell]]:
-    row: list[_Cell] = []
-    used = 0
-    for cell in cells:
-        if row and (row[-1].ends_line or used + cell.width > columns):
-            yield row
-            row, used = [], 0
-        row.append(cell)
-        used += cell.width + 1
-    if row:
-        yield row
 
 
 def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
@@ -85,17 +68,19 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
 def show_tokens(session: ChatSession) -> None:
     """Print each token of the latest exchange over its id; after /load those of the last message."""
     if session.answer_stats is None:
-        _show_last_message(session)
-        return
-    start = session.question_start
-    prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
-    cached = max(0, session.answer_stats.cached_tokens - start)
-    in_cache = f", {cached:,} of them in the cache" if cached else ""
-    for caption, ids in (
-        (f"{plural(len(prompt_ids), 'prompt token')}{in_cache}:", prompt_ids),
-        (f"{plural(len(answer_ids), 'answer token')}:", answer_ids),
-    ):
-        _print_grid(caption, tokens_of_ids(ids, session.tokenizer))
+        ids, _ = session.tokenizer.encode_segments(session.template.answer(session.conversation[-1]))
+        shown = {f"{plural(len(ids), 'token')} of the last answer:": ids}
+    else:
+        start = session.question_start
+        cached = max(0, session.answer_stats.cached_tokens - start)
+        in_cache = f", {cached:,} of them in the cache" if cached else ""
+        prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
+        shown = {
+            f"{plural(len(prompt_ids), 'prompt token')}{in_cache}:": prompt_ids,
+            f"{plural(len(answer_ids), 'answer token')}:": answer_ids,
+        }
+    for caption, ids in shown.items():
+        _print_grid(caption, [token_of(i, session.tokenizer) for i in ids])
 
 
 def show_text_tokens(text: str, tokenizer: ChatTokenizer) -> None:
@@ -105,19 +90,10 @@ def show_text_tokens(text: str, tokenizer: ChatTokenizer) -> None:
     _print_grid(f"{plural(len(tokens), 'token')}:", tokens)
 
 
-def tokens_of_ids(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Token]:
-    """Tokens with control tokens by name; a model may end an answer with an id that its tokenizer lacks."""
-    known = tokenizer.vocab_size
-    return [
-        Token(i, tokenizer.token_bytes[i] if i < known else b"", i >= known or not tokenizer.is_text[i]) for i in ids
-    ]
-
-
-def _show_last_message(session: ChatSession) -> None:
-    if not session.conversation or session.conversation[-1].role != "assistant":
-        raise ValueError("there is no answer yet")
-    ids, _ = session.tokenizer.encode_segments(session.template.answer(session.conversation[-1]))
-    _print_grid(f"{plural(len(ids), 'token')} of the last answer:", tokens_of_ids(ids, session.tokenizer))
+def token_of(i: int, tokenizer: ChatTokenizer) -> Token:
+    """The token of an id; a model may end an answer with one that its tokenizer lacks."""
+    known = i < tokenizer.vocab_size
+    return Token(i, tokenizer.token_bytes[i] if known else b"", is_control=not known or not tokenizer.is_text[i])
 
 
 def _print_grid(caption: str, tokens: Sequence[Token]) -> None:
@@ -136,7 +112,7 @@ OTHER_COLUMNS = 40  # that a table needs beside the token
 def show_probabilities(session: ChatSession) -> None:
     """Print each token of the latest answer over its probability, and alternatives where the model hesitated."""
     columns, tokenizer = shutil.get_terminal_size().columns, session.tokenizer
-    tokens = tokens_of_ids(_answer_ids(session), tokenizer)
+    tokens = [token_of(i, tokenizer) for i in _answer_ids(session)]
     probabilities = list(answer_probabilities(session, 1 + ALTERNATIVES))
     outputs = " (–: the calculator's output)" if None in probabilities else ""
     caption = f"{plural(len(tokens), 'answer token')}, each over its probability in %{outputs}:"
@@ -219,4 +195,4 @@ def _wrapped(text: str, columns: int, style: str = "") -> Iterator[StyledLine]:
 
 
 def _text(token: int, tokenizer: ChatTokenizer) -> str:
-    return visible(tokens_of_ids([token], tokenizer)[0].content) or f"id {token}"
+    return visible(token_of(token, tokenizer).content) or f"id {token}"
