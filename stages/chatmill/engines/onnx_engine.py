@@ -66,17 +66,17 @@ class Session:
         self.device = device if device not in ("auto", "cpu") else "cuda:0" if "CUDA" in provider else "cpu"
         if not provider.lower().startswith(self.device.partition(":")[0]):
             raise ValueError(f"device {device!r}: ONNX Runtime cannot start it here: try cpu")
+        self._types = {node.name: node.type for node in self.session.get_inputs()}
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
-    def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(shape, _dtype(kind))
+    def zeros(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        """An input of zeros."""
+        return np.zeros(shape, _dtype(self._types[name]))
 
-    def run(
-        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
-    ) -> dict[str, np.ndarray]:
+    def run(self, outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
         with self._errors_in_a_line():
-            values = {name: _to_value(array, types[name]) for name, array in feed.items()}
+            values = {name: _to_value(array, self._types[name]) for name, array in feed.items()}
             results = self.session.run_with_ort_values(outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
 
