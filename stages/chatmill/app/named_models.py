@@ -1,5 +1,6 @@
 """Models by the names that users give them: paths, and experiments, branches, tags and commits of DVC."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -111,30 +112,12 @@ def named_errors(name: str | Path) -> Iterator[None]:
         raise ValueError(f"{name}: {error_line(error)}") from error
 
 
-def load_named(
-    name: str | Path,
-    device: str = "auto",
-    threads: int | None = None,
-    *,
-    tokenizer: Path | None = None,
-    **options: Any,
-) -> LoadedModel:
-    """The model of a path or a DVC run, as `load_model` loads it. Raises ValueError that names the file or the model.
-
-    The files are read by their absolute paths, which no other part of a message looks like.
-    """
+def load_named(name: str | Path, device: str = "auto", threads: int | None = None, **options: Any) -> LoadedModel:
+    """The model of a path or a DVC run, as `load_model` loads it. Raises ValueError that begins with the name."""
     with fetch_model(name) as path:
-        model = path.absolute()
-        places = {str(model): str(Path(name))}
-        if tokenizer:
-            places[str(tokenizer.absolute())] = str(tokenizer)
         try:
-            return load_model(model, device, threads, tokenizer=tokenizer and tokenizer.absolute(), **options)
+            return load_model(path, device, threads, **options)
         except USER_ERRORS as error:
-            message = error_line(error)
-            prefix = "" if any(place in message for place in places) else f"{name}: "
-            folder = Path(name).parent  # of the files that describe a model, where that is one file
-            places[f"{model.parent}/"] = "" if folder == Path() else f"{folder}/"
-            for place, given in places.items():
-                message = message.replace(place, given)
-            raise ValueError(prefix + message) from error
+            message, given = error_line(error).replace(str(path), str(Path(name))), str(Path(name))
+            is_named = re.match(rf"{re.escape(given)}(/|: )", message)
+            raise ValueError(message if is_named else f"{name}: {message}") from error

@@ -52,8 +52,6 @@ def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Itera
 
 
 class TimedEngine:
-    """An engine that measures its own time in `append`."""
-
     def __init__(self, engine: Engine) -> None:
         self.vocab_size, self.context = engine.vocab_size, engine.context
         self._engine, self.seconds = engine, 0.0
@@ -152,7 +150,6 @@ def some_texts(test: Path) -> list[str]:
 
 
 def measure_binary(file: Path, repeats: int) -> Metrics:
-    """The time to open tokenizer.bin, and to look up one token in it."""
     opening = median_seconds(lambda: BinaryTokenizer(file).close(), repeats)
     with closing(BinaryTokenizer(file)) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)

@@ -33,8 +33,6 @@ _SIDE_WORDS = {"past", "present", "cache", "in", "out", "input", "output", "new"
 
 
 class NodeArg(Protocol):
-    """An input or an output, as ONNX Runtime describes it."""
-
     name: str
     type: str
     shape: list[int | str | None]
@@ -53,8 +51,6 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A decoder's graph: what to feed it, and where its logits are."""
-
     roles: list[tuple[NodeArg, str]]
     caches: list[CacheSpec]
     logits: NodeArg

@@ -70,7 +70,6 @@ class Session:
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
     def zeros(self, name: str, shape: Sequence[int]) -> np.ndarray:
-        """An input of zeros."""
         return np.zeros(shape, _dtype(self._types[name]))
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

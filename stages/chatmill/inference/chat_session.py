@@ -61,7 +61,6 @@ class PromptBuilder:
         self.allowed[[*self.stop_ids, *ids[:2]]] = True
 
     def declare(self, conversation: Conversation) -> Conversation:
-        """The conversation with the model's tools declared."""
         return declare_tools(conversation, self.tools)
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
@@ -268,7 +267,6 @@ class ChatSession:
         return reply.message, reply.stopped or self._engine_ids[-1] in self._prompts.stop_ids
 
     def fits(self, conversation: Conversation, max_tokens: int) -> bool:
-        """Whether all of a conversation fits into the context, beside an answer."""
         return len(self._prompts.prompt_ids(conversation)) <= self._prompts.max_prompt_tokens(max_tokens)
 
     @property

@@ -178,8 +178,6 @@ MIN_LOGPROB = -9999.0  # stands for the logarithm of 0, which JSON cannot expres
 
 
 class TokenLogprob(NamedTuple):
-    """The log probability of a token, and those of the likeliest tokens at its position."""
-
     token: int
     logprob: float
     top_logprobs: list[tuple[int, float]]
@@ -196,7 +194,6 @@ def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLog
 
 
 def clamp_logprob(value: float) -> float:
-    """The value, or MIN_LOGPROB if it is less, as -inf is."""
     return max(value, MIN_LOGPROB)
 
 
@@ -346,7 +343,6 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text was found."""
         return self._stop.matched
 
     def push(self, token: int) -> str:
@@ -371,7 +367,6 @@ class IncrementalDetokenizer:
 
     @property
     def message(self) -> Message:
-        """The reply as a message, once it is finished."""
         return Message("assistant", tuple(self.parts))
 
     def _add_text(self, text: str, final: bool = False) -> str:

@@ -41,8 +41,6 @@ BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each mod
 
 
 class ModelAnswer(NamedTuple):
-    """A model's answer and its statistics, or the error that prevented it."""
-
     message: Message = Message("assistant", ())
     stats: AnswerStats | None = None
     error: str = ""
@@ -97,7 +95,6 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
 
 
 def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
-    """The nats of an answer under a model, or why there are none."""
     if not any(part.text for part in message.parts if part.kind != "output"):
         return "no text"
     try:
@@ -276,7 +273,6 @@ def format_answer(answer: ModelAnswer) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Why answers have no bits per byte, where they have none."""
     for letter, answer, row in zip(ascii_uppercase, comparison.answers, comparison.nats, strict=False):
         problems = {model: nats for model, nats in zip(ascii_uppercase, row, strict=False) if isinstance(nats, str)}
         if answer.error:
@@ -335,7 +331,6 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:
-    """An answer's text, and its timings in seconds; null and the error where there is none."""
     if answer.stats is None:
         return {"text": None, "problem": answer.error}
     rate = {"tokens_per_second": answer.stats.tokens_per_second}

@@ -125,7 +125,6 @@ def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, w
 
 
 def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
-    """All results of a model, as numbers that are not rounded."""
     by_file = {file: bits._asdict() for file, bits in measurement.by_file.items()}
     return {
         "model": str(path),

@@ -185,7 +185,6 @@ def _check(folder: Path) -> str:
 
 
 def _missing(folder: Path, part: str, fingerprint: str) -> str | None:
-    """Why a part cannot be packed; None if it can."""
     if not folder.is_dir():
         return f"{folder}: no such folder: run `dvc repro`"
     if _check(folder) != fingerprint:

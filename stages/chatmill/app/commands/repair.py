@@ -22,7 +22,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a line for each repair, what remains to be done by hand, and the next command."""
     done = False
     for line in _repair(Path.cwd(), options.remote):
         done = True

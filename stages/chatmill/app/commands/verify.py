@@ -44,8 +44,6 @@ MAX_PLACES = 3  # that a damaged object is said to be
 
 
 class Finding(NamedTuple):
-    """A file that is not as it should be: its path, what is wrong, and what to do."""
-
     path: str
     problem: str
     remedy: str
@@ -54,8 +52,6 @@ class Finding(NamedTuple):
 
 @dataclass
 class Survey:
-    """All findings, and what their repair needs to know."""
-
     project: Project
     entries: dict[str, dict[str, Any]]  # of dvc.lock
     digests: dict[Path, Digest] = field(default_factory=dict)
@@ -209,7 +205,6 @@ def _changed_parameters(project: Project, entry: dict[str, Any]) -> list[str]:
 
 
 def _check_output(found: Survey, item: Item, stage: str) -> None:
-    """Check an output in the workspace and its objects in the cache."""
     md5, place = found.md5(item.path), found.project.root / item.path
     if item.cached:
         _check_objects(found, item, is_unchanged=md5 == item.md5)

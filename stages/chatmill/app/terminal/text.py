@@ -22,12 +22,10 @@ def format_size(num_bytes: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration: 12 ms, 3.4 s."""
     return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def plural(number: int, noun: str) -> str:
-    """A number with its noun: 1 token, 2 tokens."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -100,7 +98,6 @@ SEPARATOR = " │ "
 
 
 def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[StyledLine]:
-    """The lines of texts under their headings, for a terminal of `width` columns."""
     column_width = width // len(texts)
     if column_width < MIN_COLUMN_WIDTH:
         for index, (heading, text) in enumerate(zip(headings, texts, strict=True)):
