@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.app import arguments
+from chatmill.app.page.content import quantize_rows
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.conversation import Message
 from chatmill.gguf_export.fields import UnsupportedModel
@@ -127,18 +127,13 @@ def write_model_file(file: Path, config: ModelConfig, weights: Mapping[str, Tens
             weight = widen(name, weights[name].to(torch.float32), config.head_dim, shape.head_dim)
             if name in (EMBEDDING, HEAD):
                 weight = weight[:vocab_size]
-            parts = [weight.numpy()] if weight.ndim == 1 else quantize(weight.numpy(), group)
+            parts: list[np.ndarray] = [weight.numpy()]
+            if weight.ndim > 1:  # int8 in groups, then their scales
+                scales, rounded = quantize_rows(weight.reshape(-1, group).numpy())
+                parts = [rounded, scales]
             for part in parts:
                 out.write(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)
     return shape
-
-
-def quantize(weight: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """float32 (N, C) -> int8 (N * C / group, group) and float32 scales; a group of zeros has the scale 0."""
-    groups = weight.reshape(-1, group)
-    scales = np.abs(groups).max(axis=1) / np.float32(127)
-    divisors = np.where(scales == 0, np.float32(1), scales)
-    return np.rint(groups / divisors[:, None]).astype(np.int8), scales
 
 
 def _tensor_names(shape: ModelConfig) -> Iterator[str]:
