@@ -1,6 +1,7 @@
 """A chat with a model: its prompts, its answers, and the cache across turns."""
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -207,7 +208,7 @@ class ChatSession:
             num_dropped = len(conversation) - len(remaining)
         reply = IncrementalDetokenizer(self.tokenizer, self.template, self.stop)
         try:
-            yield from self._stream(ids, reply)
+            yield from self._stream(ids, reply, self._sampler, self.max_tokens)
         except (GeneratorExit, KeyboardInterrupt):
             reply.finish()
             if reply.message.parts:
@@ -215,8 +216,10 @@ class ChatSession:
             raise
         self._add_exchange(question, reply, before, num_dropped)
 
-    def _stream(self, ids: list[int], reply: IncrementalDetokenizer) -> Iterator[str]:
-        for token in self._generate(ids, self._sampler, self.max_tokens):
+    def _stream(
+        self, ids: list[int], reply: IncrementalDetokenizer, sampler: Sampler, max_tokens: int
+    ) -> Iterator[str]:
+        for token in self._generate(ids, sampler, max_tokens):
             if shown := reply.push(token):
                 yield shown
             if reply.stopped:
@@ -259,12 +262,8 @@ class ChatSession:
         """
         _, ids = self._prompts.truncate(conversation, max_tokens)
         reply = IncrementalDetokenizer(self.tokenizer, self.template)
-        for token in self._generate(ids, self._greedy, max_tokens):
-            reply.push(token)
-            if reply.stopped:
-                break
-        reply.finish()
-        return reply.message, reply.stopped or self._engine_ids[-1] in self._prompts.stop_ids
+        deque(self._stream(ids, reply, self._greedy, max_tokens), maxlen=0)
+        return reply.message, self.answer_stats is not None and self.answer_stats.stopped
 
     def fits(self, conversation: Conversation, max_tokens: int) -> bool:
         return len(self._prompts.prompt_ids(conversation)) <= self._prompts.max_prompt_tokens(max_tokens)
