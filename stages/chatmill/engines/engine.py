@@ -173,13 +173,11 @@ class ChatBatch:
         displaced = [chat for chat in self._rows[: len(chats)] if chat not in chats]
         for chat in chats:
             if chat.row >= len(chats):
-                self._swap(chat, displaced.pop())
+                other = displaced.pop()
+                self._caches.swap(chat.row, other.row, max(chat.length, other.length))
+                chat.row, other.row = other.row, chat.row
+                self._rows[chat.row], self._rows[other.row] = chat, other
         return [chat.row for chat in chats]
-
-    def _swap(self, first: CachedEngine, second: CachedEngine) -> None:
-        self._caches.swap(first.row, second.row, max(first.length, second.length))
-        first.row, second.row = second.row, first.row
-        self._rows[first.row], self._rows[second.row] = first, second
 
 
 @runtime_checkable

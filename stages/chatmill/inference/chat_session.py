@@ -23,7 +23,7 @@ from chatmill.conversation import (
 )
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
-from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, Tool, generate
+from chatmill.inference.sampler import Generation, IncrementalDetokenizer, Sampler, Sampling, Tool
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 # Build the prompts of one model, and hold what its answers need: allowed ids, stop ids and the tool.
@@ -290,16 +290,23 @@ class ChatSession:
         self.engine.rewind(cached)
         self._engine_ids, first = list(ids), 0.0
         self.answer_stats = AnswerStats(len(ids), cached, 0, 0.0, 0.0, False)
-        stop_ids, tool = self._prompts.stop_ids, self._prompts.tool
-        for token in generate(
-            self.engine, ids[cached:], sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool
-        ):
-            seconds = perf_counter() - started
-            first = first or seconds
-            self._engine_ids.append(token)
-            stopped = token in stop_ids
-            self.answer_stats = AnswerStats(len(ids), cached, len(self._engine_ids) - len(ids), first, seconds, stopped)
-            yield token
+        stop_ids = self._prompts.stop_ids
+        generation = Generation(
+            ids[cached:],
+            remaining_context=self.engine.context - len(ids),
+            sampler=sampler,
+            stop_ids=stop_ids,
+            max_tokens=max_tokens,
+            tool=self._prompts.tool,
+        )
+        while not generation.done:
+            for token in generation.step(self.engine.append(generation.pending)):
+                seconds = perf_counter() - started
+                first = first or seconds
+                self._engine_ids.append(token)
+                count = len(self._engine_ids) - len(ids)
+                self.answer_stats = AnswerStats(len(ids), cached, count, first, seconds, token in stop_ids)
+                yield token
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:

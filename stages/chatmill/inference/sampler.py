@@ -4,7 +4,7 @@ Shapes: V vocabulary.
 """
 
 import codecs
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import Literal, NamedTuple
@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
-from chatmill.engines.engine import Reader
 from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -71,11 +70,8 @@ class Sampler:
         Raises ValueError where the largest logit is not finite.
         """
         sampling = self.sampling
-        if sampling.repetition_penalty != 1:
-            logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
-            logits, likeliest = apply_presence_and_frequency(logits, generated_ids, presence, frequency), None
+        if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
+            logits, likeliest = penalized(logits, generated_ids, sampling), None
         if likeliest is None:
             likeliest = int(logits.argmax())
         if sampling.temperature or not self._allowed[likeliest]:
@@ -154,21 +150,15 @@ class Sampler:
         return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounding
 
 
-def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], penalty: float) -> np.ndarray:
-    """Logits in which each id of the reply is less likely: positive ones divided, negative ones multiplied."""
-    ids = np.array(list(set(generated_ids)), np.int64)
-    result = logits.copy()
-    result[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
-    return result
+def penalized(logits: np.ndarray, generated_ids: Sequence[int], sampling: Sampling) -> np.ndarray:
+    """Logits in which each id of the reply is less likely.
 
-
-def apply_presence_and_frequency(
-    logits: np.ndarray, generated_ids: Sequence[int], presence: float, frequency: float
-) -> np.ndarray:
-    """Logits minus `presence` for each id of the reply, and `frequency` for each occurrence (OpenAI's API)."""
+    The repetition penalty divides positive ones and multiplies negative ones; the others are subtracted (OpenAI's API).
+    """
     ids, counts = np.unique(np.array(generated_ids, np.int64), return_counts=True)
-    result = logits.copy()
-    result[ids] -= (presence + frequency * counts).astype(np.float32)
+    result, factor = logits.copy(), sampling.repetition_penalty
+    result[ids] = np.where(logits[ids] > 0, logits[ids] / factor, logits[ids] * factor)
+    result[ids] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
     return result
 
 
@@ -197,7 +187,7 @@ def clamp_logprob(value: float) -> float:
     return max(value, MIN_LOGPROB)
 
 
-# The generation loop. It knows token ids only.
+# Generation, which knows token ids only.
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +208,10 @@ class Tool:
 
 
 class Generation:
-    """A reply as it grows. The caller runs the model on `pending` and passes logits to `step` until it is `done`."""
+    """A reply as it grows. The caller runs the model on `pending` and passes logits to `step` until it is `done`.
+
+    It is done at a stop id, after `max_tokens`, or where the context is full. The model has then not read the last id.
+    """
 
     def __init__(
         self,
@@ -249,33 +242,6 @@ class Generation:
         self.pending = [chosen, *forced]
         self.done = len(self.generated_ids) >= self._max_new_tokens
         return [chosen, *forced]
-
-
-def generate(
-    engine: Reader,
-    prompt_ids: Sequence[int],
-    *,
-    sampler: Sampler,
-    stop_ids: Collection[int],
-    max_tokens: int,
-    tool: Tool | None = None,
-) -> Iterator[int]:
-    """Yield the ids that follow the prompt, including the tool's outputs, up to and including a stop id.
-
-    It ends without a stop id after `max_tokens`, or where the context is full. The prompt continues what the engine's
-    cache holds. The cache does not yet hold the last of the yielded ids.
-    """
-    remaining_context = engine.context - engine.length - len(prompt_ids)
-    generation = Generation(
-        prompt_ids,
-        remaining_context=remaining_context,
-        sampler=sampler,
-        stop_ids=stop_ids,
-        max_tokens=max_tokens,
-        tool=tool,
-    )
-    while not generation.done:
-        yield from generation.step(engine.append(generation.pending))
 
 
 # Text from the ids of a reply, as they are generated.

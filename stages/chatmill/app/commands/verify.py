@@ -257,7 +257,7 @@ def _check_objects(found: Survey, item: Item, *, is_unchanged: bool) -> None:
     """Report objects that the cache lacks and the workspace has; a damaged one has a finding already."""
     files, actual = found.project.files(item.path), found.md5s(item.path)
     known = {item.md5, *(found.members(item) or {}).values()}
-    lost = [
+    lost: list[tuple[Path, str, Path | bytes, str]] = [
         (Path(item.path, name), md5, files[name], "is missing in DVC's cache")
         for name, md5 in actual.items()
         if (is_unchanged or md5 in known) and md5 not in found.sound

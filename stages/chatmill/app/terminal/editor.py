@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session, get_app_session
@@ -285,11 +286,11 @@ def _change_setting(session: ChatSession, name: str, text: str) -> None:
         return
     is_whole = name == "max_tokens" or isinstance(getattr(session.sampling, name), int)
     try:
-        value = int(text) if is_whole else float(text)
+        value: Any = int(text) if is_whole else float(text)
     except ValueError as error:
         raise ValueError(f"{name}: expected {'an integer' if is_whole else 'a number'}, got {text!r}") from error
     if name == "max_tokens":
-        session.max_tokens = check_positive(name, int(value))
+        session.max_tokens = check_positive(name, value)
     else:
         session.sampling = replace(session.sampling, **{name: value})
 
