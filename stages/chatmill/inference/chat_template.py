@@ -1,7 +1,7 @@
 """Chat templates: chatmill's own two, and those of published models, which are Jinja programs."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,7 +19,6 @@ from chatmill.conversation import (
     header_segments,
     message_segments,
 )
-from chatmill.inference.jinja_program import JinjaProgram
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
 
@@ -148,15 +147,17 @@ class PublishedTemplate:
     def __init__(
         self,
         name: str,
-        program: JinjaProgram,
+        program: Callable[..., str],
         controls: Iterable[str],
         *,
         bos: str = "",
         leading_space: bool = False,
         flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
     ) -> None:
-        """`bos` is the control token that begins a text without roles; `leading_space`: the tokenizer adds one before
-        each text; `flags` say which control tokens take the whitespace before or after them (lstrip, rstrip).
+        """`program` renders messages; `bos` is the control token that begins a text without roles.
+
+        `leading_space`: the tokenizer adds one before each text. `flags` say which control tokens take the whitespace
+        before or after them (lstrip, rstrip).
 
         Raises ValueError where the program refuses a question and its answer.
         """
@@ -223,7 +224,7 @@ class PublishedTemplate:
             if is_trained is None:
                 loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
             messages.append({"role": message.role, "content": self._marked(message, loss)})
-        return self._program.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._program(messages, add_generation_prompt=add_generation_prompt)
 
     def _marked(self, message: Message, loss: LossKind) -> str:
         names = self._names_in_answers if message.role == "assistant" else self._names
@@ -308,5 +309,9 @@ def open_template(
         return own
     if name is not None and name not in NAMED:
         raise ValueError(f"unknown template {name!r}: expected one of {', '.join(NAMED)}")
+    from chatmill.inference.jinja_program import JinjaProgram  # slow to import, and chatmill's own need none
+
     program = JinjaProgram(jinja if name is None else NAMED[name], {"bos_token": bos, "eos_token": "", **names})
-    return PublishedTemplate(name or "jinja", program, special, bos=bos, leading_space=leading_space, flags=flags)
+    return PublishedTemplate(
+        name or "jinja", program.render, special, bos=bos, leading_space=leading_space, flags=flags
+    )
