@@ -36,22 +36,21 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < inf:
-            raise ValueError(f"temperature: expected 0 or more, got {self.temperature}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k: expected 0 (all) or more, got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p: expected more than 0 and at most 1, got {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p: expected 0 to 1, got {self.min_p}")
-        if not 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
-            limits = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
-            raise ValueError(f"repetition_penalty: expected {limits}, got {self.repetition_penalty}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(value := getattr(self, name)) <= MAX_PENALTY:
-                raise ValueError(f"{name}: expected -{MAX_PENALTY} to {MAX_PENALTY} (0 is none), got {value}")
-        if self.seed < 0:
-            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
+        signed = f"-{MAX_PENALTY} to {MAX_PENALTY} (0 is none)"
+        factor = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
+        checks = (
+            ("temperature", 0 <= self.temperature < inf, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 (all) or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("repetition_penalty", 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY, factor),
+            ("presence_penalty", abs(self.presence_penalty) <= MAX_PENALTY, signed),
+            ("frequency_penalty", abs(self.frequency_penalty) <= MAX_PENALTY, signed),
+            ("seed", self.seed >= 0, "0 or more"),
+        )
+        for name, is_valid, expected in checks:
+            if not is_valid:
+                raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
 
 
 class Sampler:
