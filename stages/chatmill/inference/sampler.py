@@ -6,7 +6,7 @@ Shapes: V vocabulary.
 import codecs
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log
+from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,7 +16,6 @@ from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 LIKELY = 0.001  # relative to the likeliest token; few tokens are above it, and have nearly all of the probability
-LOG_LIKELY = log(LIKELY)
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # the smallest probability that is not 0
 MAX_PENALTY = 1000  # beyond it, logits overflow float32
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30  # temperatures are clipped to them, as float32 overflows beyond
@@ -94,38 +93,26 @@ class Sampler:
 
     def candidates(self, logits: np.ndarray, largest: float) -> tuple[list[int], list[float]]:
         """The ids that top_k, top_p and min_p leave, likeliest first, and their weights."""
-        sampling = self.sampling
+        sampling, weights = self.sampling, self.weights(logits, largest)
+        total = float(weights.sum())
+
+        # The few likely ids mostly suffice, so that not all need to be sorted.
+        ids = (weights >= LIKELY).nonzero()[0]
         if sampling.top_k:
-            ids = self._first(logits, largest)
-            weights = self.weights(logits[ids], largest)
-        else:
-            ids, weights, total = self._likely(logits, largest)
-        order = np.argsort(-weights, kind="stable")[: sampling.top_k or None]
-        ordered = weights[order].tolist()
+            count = min(sampling.top_k, len(weights))
+            if len(ids) < count:
+                ids = (weights >= np.partition(weights, -count)[-count]).nonzero()[0]
+        elif sampling.min_p < LIKELY and weights[ids].sum() < sampling.top_p * total:
+            ids = weights.nonzero()[0]
+
+        order = np.argsort(-weights[ids], kind="stable")[: sampling.top_k or None]
+        ordered = weights[ids][order].tolist()
         limit = sampling.top_p * (sum(ordered) if sampling.top_k else total)
         count, before = 0, 0.0
         while count < len(ordered) and before < limit and ordered[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
             before += ordered[count]
             count += 1
         return ids[order[:count]].tolist(), ordered[:count]
-
-    def _first(self, logits: np.ndarray, largest: float) -> np.ndarray:
-        """The top_k likeliest ids, and maybe a few more, so that not all need to be sorted."""
-        ids = (logits >= largest + self._temperature * LOG_LIKELY).nonzero()[0]
-        if len(ids) < (count := min(self.sampling.top_k, len(logits))):
-            ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
-        return ids
-
-    def _likely(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """The likeliest ids, as many as top_p or min_p needs; their weights, and the sum of all weights."""
-        weights = self.weights(logits, largest)
-        total = weights.sum()
-        ids = (weights >= LIKELY).nonzero()[0]
-        likely = weights[ids]
-        if self.sampling.min_p < LIKELY and likely.sum() < self.sampling.top_p * total:
-            ids = weights.nonzero()[0]
-            likely = weights[ids]
-        return ids, likely, float(total)
 
     def _draw(self, ids: list[int], weights: list[float]) -> int:
         """One of a few ids, drawn by weight; a loop over Python floats is faster here than NumPy."""

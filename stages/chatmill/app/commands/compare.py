@@ -95,8 +95,6 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
 
 
 def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
-    if not any(part.text for part in message.parts if part.kind != "output"):
-        return "no text"
     try:
         return answer_nats(session, prompt, message)
     except USER_ERRORS as error:
@@ -104,7 +102,9 @@ def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float 
 
 
 def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
-    """The nats of an answer's text and calls after a prompt. Raises ValueError where they are not finite."""
+    """The nats of an answer's text and calls after a prompt. Raises ValueError where it has none, or infinite ones."""
+    if not any(part.text for part in message.parts if part.kind != "output"):
+        raise ValueError("no text")
     system = [Message.from_text("system", session.system)] if session.system else []
     prompt_ids, _ = session.tokenizer.encode_segments(
         session.template.prompt([*system, Message.from_text("user", prompt)])
