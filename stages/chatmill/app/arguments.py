@@ -18,6 +18,10 @@ MAX_THREADS = 1024
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
+def add_repeated(add: Add, *names: str, help: str, **options: Any) -> None:
+    add(*names, action="append", default=[], help=f"{help}; may be repeated", **options)
+
+
 def add_device(add: Add) -> None:
     add("--device", default="auto", help="auto, cpu, cuda, cuda:1, mps … (default: auto, the fastest available)")
     add("--threads", type=int, metavar="N", help="processor threads (default: chosen for the model)")

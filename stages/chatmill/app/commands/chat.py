@@ -41,13 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("sampling").add_argument
     arguments.add_answers(add)
     arguments.add_seed(add)
-    add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help=r"end an answer before TEXT; may be repeated; \n is a newline",
-    )
+    arguments.add_repeated(add, "--stop", metavar="TEXT", help=r"end an answer before TEXT, in which \n is a newline")
     add = command.add_argument_group("output").add_argument
     add("--output", metavar="PATH", help="save the chat as JSON lines: a new file, or a folder for one named by time")
     add("-v", "--verbose", action="store_true", help="also print the model, and the tokens and ids of each exchange")

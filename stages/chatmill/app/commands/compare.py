@@ -163,7 +163,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     seeds = "compare each MODEL with all runs that differ from it by their seed alone, as one side"
     add("--seeds", action="store_true", default=None, help=seeds)
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
-    add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
+    arguments.add_repeated(add, "-p", "--prompt", metavar="TEXT", help="prompt")
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")

@@ -37,7 +37,7 @@ those of differences are paired.
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
-    add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")
+    arguments.add_repeated(add, "--data", type=Path, metavar="FILE", help="conversations or text")
     formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
     default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")

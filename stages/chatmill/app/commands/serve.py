@@ -31,27 +31,14 @@ EPILOG = """examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("model").add_argument
-    add(
-        "-m",
-        "--model",
-        action="append",
-        metavar="PATH",
-        help=f"folder, file, or name of a run; may be repeated (default: {MODEL_FOLDERS[0]})",
-    )
+    help_for_model = f"folder, file, or name of a run (default: {MODEL_FOLDERS[0]})"
+    arguments.add_repeated(add, "-m", "--model", metavar="PATH", help=help_for_model)
     arguments.add_loading(add)
     add = command.add_argument_group("network").add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine only)")
     add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
-    add(
-        "--allow-host", action="append", default=[], metavar="NAME", help="another name of this server; may be repeated"
-    )
-    add(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="another site whose pages may send requests; may be repeated",
-    )
+    arguments.add_repeated(add, "--allow-host", metavar="NAME", help="another name of this server")
+    arguments.add_repeated(add, "--allow-origin", metavar="URL", help="another site whose pages may send requests")
     add(
         "--api-key",
         default=os.environ.get(API_KEY_VARIABLE),
