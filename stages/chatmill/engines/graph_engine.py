@@ -125,9 +125,6 @@ def _growing_axis(past: NodeArg, present: NodeArg, ids: NodeArg) -> int | None:
     found = [i for i in found if past.shape[i] != present.shape[i]] or found
     if len(found) > 1:
         raise ValueError(f"input {_described(past)}: cannot tell which of its dimensions {found} is the past")
-    fixed = [(i, a, b) for i, (a, b) in enumerate(zip(past.shape, present.shape, strict=True)) if _fixed(a)]
-    if not found and any(_fixed(b) and a != b for _, a, b in fixed):
-        raise ValueError(f"input {_described(past)}: its past has another fixed length than that of {present.name}")
     return found[0] if found else None
 
 
