@@ -20,7 +20,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from chatmill.engines.engine import CachedEngine, as_memory_error, default_threads
 
 _KINDS = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
-ERRORS = (*_KINDS, MemoryError, RuntimeError)
+ERRORS: tuple[type[Exception], ...] = (*_KINDS, MemoryError, RuntimeError)
 _BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
 SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast

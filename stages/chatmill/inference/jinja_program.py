@@ -91,7 +91,8 @@ class _Limits(NodeTransformer):
     visit_Macro = visit_CallBlock = visit_For
 
     def visit_Concat(self, node: Any) -> nodes.Node:
-        return _call(_JOIN, self.generic_visit(node).nodes, node.lineno)
+        self.generic_visit(node)
+        return _call(_JOIN, node.nodes, node.lineno)
 
 
 def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
