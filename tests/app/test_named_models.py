@@ -16,8 +16,7 @@ def folder(tmp_path, monkeypatch):
     """The current folder, with models whose names begin other messages, and one that is damaged."""
     monkeypatch.chdir(tmp_path)
     write_model(Path("unknown"))
-    for name in ("device", "damaged"):
-        shutil.copytree("unknown", name)
+    shutil.copytree("unknown", "damaged")
     Path("damaged/config.json").write_text("{")
     Path("text.txt").write_text("Hello.")
     return tmp_path
