@@ -13,7 +13,7 @@ from support.tiny import write_model
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The current folder, with models whose names begin other messages, and one that is damaged."""
+    """The current folder, with a model and one that is damaged."""
     monkeypatch.chdir(tmp_path)
     write_model(Path("unknown"))
     shutil.copytree("unknown", "damaged")
