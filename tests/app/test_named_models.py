@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from chatmill.app.named_models import find_or_fetch, introduce, load_named
+from chatmill.app.introduction import introduce
+from chatmill.app.named_models import find_or_fetch, load_named
 from support.tiny import write_model
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The current folder, with models whose names begin other messages, and one that is damaged."""
+    """The current folder, with a model and one that is damaged."""
     monkeypatch.chdir(tmp_path)
     write_model(Path("unknown"))
-    for name in ("device", "damaged"):
-        shutil.copytree("unknown", name)
+    shutil.copytree("unknown", "damaged")
     Path("damaged/config.json").write_text("{")
     Path("text.txt").write_text("Hello.")
     return tmp_path

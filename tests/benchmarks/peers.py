@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "stages"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -26,7 +27,7 @@ import numpy as np
 from peer_files import read_config
 
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.onnx_engine import Session, SharedCacheEngine
+from chatmill.engines.onnx_engine import SPIN_OPTIONS, Session, SharedCacheEngine
 from chatmill.inference.model_loading import load_engine
 from chatmill.pipeline.processes import die_with_parent
 
@@ -78,20 +79,10 @@ class Ours:
         return answer_by_steps(lambda ids: int(self.engine.append(ids).argmax()), prompt, new_tokens)
 
 
-class WaitingSession(Session):
+def waiting_session(file: Path, threads: int, *, spinning: bool) -> Session:
     """A session whose idle threads always spin, or always block."""
-
-    def __init__(self, file: Path, threads: int, *, spinning: bool) -> None:
-        self.spinning = spinning
-        super().__init__(file, threads=threads)
-
-    def _open(self, threads: int, providers: list[Any]) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(self.spinning)))
-        return onnxruntime.InferenceSession(self.file, options, providers=providers)
+    with patch.dict(SPIN_OPTIONS, {"allow_spinning": str(int(spinning))}, clear=True):
+        return Session(file, threads=threads)
 
 
 class Transformers:
@@ -230,7 +221,7 @@ def open_by_name(name: str, folder: Path, threads: int) -> Answering:
         context = read_config(folder / "model")["max_position_embeddings"]
         return LlamaCpp(folder / "gguf" / f"model-{name.removeprefix('llama_')}.gguf", threads, context)
     if name in WAITING:
-        session = WaitingSession(folder / "onnx" / ONNX_FILES["onnx"], threads, spinning=name == "onnx_spinning")
+        session = waiting_session(folder / "onnx" / ONNX_FILES["onnx"], threads, spinning=name == "onnx_spinning")
         return Ours(SharedCacheEngine(session, "onnx"))
     return Ours(load_engine(folder / ("model" if name == "pytorch" else "onnx"), name, device="cpu", threads=threads))
 

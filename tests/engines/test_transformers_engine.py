@@ -91,7 +91,7 @@ class Hidden(PathFinder):
         return None if name == "transformers" else PathFinder.find_spec(name, path, target)
 sys.meta_path = [Hidden if finder is PathFinder else finder for finder in sys.meta_path]
 from pathlib import Path
-from chatmill.inference.torch_loading import open_weights
+from chatmill.inference.model_loading import open_weights
 try:
     open_weights(Path({str(tmp_path)!r}))
 except ValueError as error:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.inference.sampler import Sampler, Sampling, Tool, apply_repetition_penalty, generate
+from chatmill.inference.sampler import Generation, Sampler, Sampling, Tool, penalized
 from support.scripted import ScriptedEngine
 
 ALL = np.ones(8, bool)
@@ -18,7 +18,10 @@ def run(script, prompt=(1, 2), **options):
     """The generated ids, and those that the engine was given."""
     engine = ScriptedEngine(script, vocab_size=8, context=options.pop("context", 100))
     settings = {"sampler": greedy(), "stop_ids": {7}, "max_tokens": 50} | options
-    return list(generate(engine, prompt, **settings)), engine.received_ids
+    generation, generated = Generation(prompt, remaining_context=engine.context - len(prompt), **settings), []
+    while not generation.done:
+        generated += generation.step(engine.append(generation.pending))
+    return generated, engine.received_ids
 
 
 def test_each_id_is_read_once_and_the_stop_id_not_at_all():
@@ -89,7 +92,7 @@ def test_a_seed_gives_the_same_draws_and_another_others():
 
 
 def test_repetition_penalty_divides_positive_and_multiplies_negative_logits():
-    penalised = apply_repetition_penalty(np.array([2.0, -2.0, 3.0, 0.0]), [0, 0, 1], 2.0)
+    penalised = penalized(np.array([2.0, -2.0, 3.0, 0.0]), [0, 0, 1], Sampling(repetition_penalty=2.0))
     assert penalised.tolist() == [1.0, -4.0, 3.0, 0.0]
     assert Sampler(np.ones(2, bool), Sampling(repetition_penalty=2.0)).sample(np.array([3.0, 2.0]), [0]) == 1
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chatmill.inference.torch_loading import open_weights
+from chatmill.inference.model_loading import open_weights
 
 transformers = pytest.importorskip("transformers")
 

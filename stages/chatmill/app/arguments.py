@@ -1,17 +1,25 @@
 """Options that several commands have, and what follows from them."""
 
 import argparse
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.terminal.terminal_chat import MAX_THREADS, check_positive
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.outputs import atomic_output, explain_full_disk
 
 Add = Callable[..., Any]  # add_argument of a command, or of a group of its options
+MAX_THREADS = 1024
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+
+
+def add_repeated(add: Add, *names: str, help: str, **options: Any) -> None:
+    add(*names, action="append", default=[], help=f"{help}; may be repeated", **options)
 
 
 def add_device(add: Add) -> None:
@@ -51,6 +59,18 @@ def sampling(options: argparse.Namespace) -> Sampling:
     return Sampling(**{field.name: given[field.name] for field in fields(Sampling) if field.name in given})
 
 
+def check_positive(name: str, value: int, maximum: float = inf) -> int:
+    """The value. Raises ValueError where it is less than 1, or above `maximum`."""
+    if not 1 <= value <= maximum:
+        raise ValueError(f"{name}: expected 1 {'or more' if maximum == inf else f'to {maximum}'}, got {value}")
+    return value
+
+
+def unescaped(text: str) -> str:
+    r"""Replace `\n`, `\t` and `\\` by a newline, a tab and a backslash."""
+    return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
+
+
 def check_answers(options: argparse.Namespace) -> None:
     """Raise ValueError for numbers of tokens or threads out of range."""
     check_positive("--max-tokens", options.max_tokens)
@@ -70,3 +90,36 @@ def new_output(out: Path, *, replaces: bool = False) -> Iterator[Path]:
         raise ValueError(f"{out}: already exists: name a new folder")
     with atomic_output(out) as place, explain_full_disk([out]):
         yield place
+
+
+# Prompts in files, as the options of several commands name them.
+
+MAX_INPUT_BYTES = 16_000_000  # of a text, or of a line of a file
+STDIN = "-"
+PROMPT_FILE_HELP = "append the text of a file, or with - of stdin, to each prompt; alone it is the prompt"
+
+
+def join_prompt(prompt: str | None, appended: str | None) -> str:
+    """A prompt, and on the lines after it the text of a file; each may be missing."""
+    parts = [part for part in (prompt, appended) if part is not None]
+    return "\n".join(part.strip("\n").rstrip() for part in parts).strip("\n")
+
+
+def read_text(file: str) -> str:
+    """The text of a UTF-8 file, or of standard input if it is -. Raises ValueError for what `decode` refuses."""
+    if file == STDIN:
+        content, name = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "standard input"
+    else:
+        with Path(file).open("rb") as stream:
+            content, name = stream.read(MAX_INPUT_BYTES + 1), file
+    return decode(content, name)
+
+
+def decode(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> str:
+    """The text, without a byte order mark. Raises ValueError for too many bytes, or with the place of a wrong one."""
+    if len(content) > max_bytes:
+        raise ValueError(f"{name}: over {max_bytes:,} bytes: shorten it")
+    try:
+        return content.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name}: not UTF-8 at byte {error.start}: save it as UTF-8") from error

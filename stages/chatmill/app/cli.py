@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from chatmill.app.terminal.tokens import printable
+from chatmill.app.terminal.text import printable
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 COMMANDS = {
@@ -34,8 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = build_parser(*arguments[:1]).parse_args(arguments)
         code: int | None = options.run(options)
+        return code or 0
     except BrokenPipeError:  # as in `chatmill show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ModuleNotFoundError as error:  # where only the packages for a chat are installed
         if str(error.name).startswith("chatmill"):
             raise
@@ -46,9 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    else:
-        return code or 0
-    return 0
 
 
 def build_parser(*command_names: str) -> argparse.ArgumentParser:

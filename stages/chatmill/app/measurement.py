@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chatmill.app.named_models import TextOrConversation, iter_inputs, named_errors, text_or_messages
+from chatmill.app.inputs import TextOrConversation, iter_inputs, text_or_messages
+from chatmill.app.named_models import named_errors
 from chatmill.conversation import LossKind, Record, Segment
 from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
@@ -24,16 +25,12 @@ MAX_WINDOW_LOGITS = 1 << 28  # 1 GB of float32
 
 
 class ScoredDocument(NamedTuple):
-    """A conversation or a text, and its file and line."""
-
     file: Path
     place: str
     content: TextOrConversation
 
 
 class Measurement(NamedTuple):
-    """Bits per byte of a model on some documents, and how they were measured."""
-
     bits_per_byte: BitsPerByte
     by_file: dict[str, BitsPerByte]
     bytes: int  # of the scored text
@@ -125,7 +122,6 @@ def difference(measurement: Measurement, other: Measurement, text: str) -> Inter
 
 
 def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:
-    """The documents in the model's tokens and template, and which of them are scored."""
     _, tokenizer, template, *_ = loaded
     scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
     segments = [_to_segments(document.content, template) for document in documents]

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE, parse_mapping
+from chatmill.app.introduction import parse_mapping
+from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.speed import fastest
 

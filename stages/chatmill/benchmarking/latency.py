@@ -68,11 +68,9 @@ class Workload(NamedTuple):
         return 2 * products
 
     def min_token_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
-        """The least time of a token after `tokens` others."""
         return 1e3 * self.bytes_per_token(engine, tokens) / limits.bandwidths[self.weights[engine]]
 
     def min_ttft_ms(self, engine: str, tokens: int, limits: MachineLimits) -> float:
-        """The least time to the first token after a prompt of `tokens` tokens."""
         return max(1e3 * self.prompt_flops(tokens) / limits.flops_per_second, self.min_token_ms(engine, 0, limits))
 
 
@@ -94,7 +92,6 @@ class LimitsProbe:
             self._session = Session(file, threads=threads)
 
     def measure(self, sizes: Iterable[int]) -> MachineLimits:
-        """The current limits, with the bandwidth for each size."""
         return MachineLimits({size: self.bandwidth(size) for size in set(sizes)}, self.flops_per_second())
 
     def bandwidth(self, size: int) -> float:
@@ -110,8 +107,8 @@ class LimitsProbe:
             return passes * size / median_seconds(lambda: list(pool.map(read, parts)))
 
     def flops_per_second(self) -> float:
-        feed, types = {"rows": np.ones((ROWS, WIDTH), np.float32)}, {"rows": "tensor(float)"}
-        return NUM_MATMULS * 2 * ROWS * WIDTH**2 / median_seconds(lambda: self._session.run(["product"], feed, types))
+        feed = {"rows": np.ones((ROWS, WIDTH), np.float32)}
+        return NUM_MATMULS * 2 * ROWS * WIDTH**2 / median_seconds(lambda: self._session.run(["product"], feed))
 
 
 def _matmul_graph() -> onnx.ModelProto:
@@ -157,8 +154,6 @@ class Case(NamedTuple):
 
 
 class Repetition(NamedTuple):
-    """One repetition: the limits of the machine, and the milliseconds of each token for each case."""
-
     limits: MachineLimits
     times: list[list[float]]
 
@@ -212,7 +207,6 @@ def token_times_ms(case: Case, new_tokens: int) -> list[float]:
 
 
 def latencies(cases: Sequence[Case], repetitions: Sequence[Repetition], workload: Workload) -> Metrics:
-    """The measured times by engine, mode and length of the prompt."""
     result: Metrics = {case.engine.name: defaultdict(dict) for case in cases}
     limits = [limits for limits, _ in repetitions]
     for index, case in enumerate(cases):
@@ -269,7 +263,6 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: int) -> float:
-    """The peak memory, in 10^6 bytes, of a process that opens the engine and reads a prompt."""
     arguments = [folder, engine, prompt_tokens, threads]
     command = [sys.executable, "-m", __name__, *map(str, arguments)]
     environment = {"PYTHONPATH": SOURCE_ROOT}
@@ -278,7 +271,6 @@ def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: in
 
 
 def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
-    """Read a prompt and some tokens after it, and print the peak memory of this process in bytes."""
     die_with_parent()
     loaded = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
     loaded.append([0] * int(prompt_tokens))

@@ -4,18 +4,17 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from chatmill.benchmarking.latency import RECOMPUTED_TOKENS, Metrics, median_seconds, percentiles
 from chatmill.conversation import is_document, parse, record_segments, unescape
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
-from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, generate
+from chatmill.inference.sampler import Generation, IncrementalDetokenizer, Sampler, Sampling
 from chatmill.pipeline.progress import log, progress
 from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -40,7 +39,7 @@ def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Itera
     for repetition in progress(range(1 + repeats), "time turns"):
         for engine in engines:
             for history in histories:
-                engine.rewind(min(history, engine.length) if history else 0)
+                engine.rewind(min(history, engine.length))
                 if engine.length < history:
                     engine.append(ids[engine.length : history])
                 started = perf_counter()
@@ -51,24 +50,6 @@ def time_turns(engines: Sequence[Engine], ids: list[int], repeats: int) -> Itera
         yield {str(history): percentiles(times[engine.name, history]) for history in histories}
 
 
-class TimedEngine:
-    """An engine that measures its own time in `append`."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.vocab_size, self.context = engine.vocab_size, engine.context
-        self._engine, self.seconds = engine, 0.0
-
-    @property
-    def length(self) -> int:
-        return self._engine.length
-
-    def append(self, ids: Sequence[int]) -> np.ndarray:
-        started = perf_counter()
-        logits = self._engine.append(ids)
-        self.seconds += perf_counter() - started
-        return logits
-
-
 def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int], repeats: int) -> Metrics:
     """The share of an answer's time outside the engine, by the sampling method."""
     shares = defaultdict(list)
@@ -77,13 +58,22 @@ def measure_streaming(engine: Engine, tokenizer: ChatTokenizer, prompt: list[int
             engine.rewind(0)
             if prompt[1:]:
                 engine.append(prompt[:-1])
-            timed, sampler = TimedEngine(engine), Sampler(tokenizer.is_text, sampling)
-            reply = IncrementalDetokenizer(tokenizer)
-            started = perf_counter()
-            for token in generate(timed, prompt[-1:], sampler=sampler, stop_ids=(), max_tokens=STREAMED):
-                reply.push(token)
+            reply, in_engine, started = IncrementalDetokenizer(tokenizer), 0.0, perf_counter()
+            generation = Generation(
+                prompt[-1:],
+                remaining_context=engine.context - len(prompt),
+                sampler=Sampler(tokenizer.is_text, sampling),
+                stop_ids=(),
+                max_tokens=STREAMED,
+            )
+            while not generation.done:
+                called = perf_counter()
+                logits = engine.append(generation.pending)
+                in_engine += perf_counter() - called
+                for token in generation.step(logits):
+                    reply.push(token)
             if repetition:
-                shares[name].append(1 - timed.seconds / (perf_counter() - started))
+                shares[name].append(1 - in_engine / (perf_counter() - started))
     return {name: median(values) for name, values in shares.items()}
 
 
@@ -91,11 +81,8 @@ def make_prompts(
     test: Path, tokenizer: ChatTokenizer, engine: Engine, lengths: Sequence[int], longest: int
 ) -> Iterator[list[int]]:
     """Prompts of these lengths, and one with a message after the longest history, from test conversations."""
-    records = read_records(test)
-    conversations = [
-        record_segments(record, CHATMILL_TEMPLATES[engine.template].name)
-        for record, _ in zip(records, range(100), strict=False)
-    ]
+    name = CHATMILL_TEMPLATES[engine.template].name
+    conversations = [record_segments(record, name) for record in islice(read_records(test), 100)]
     ids = tokenizer.encode_conversations(conversations).ids.tolist()
     if not ids:
         raise ValueError(f"{test}: no conversations for prompts: raise mix.test_share, or add data")
@@ -152,7 +139,6 @@ def some_texts(test: Path) -> list[str]:
 
 
 def measure_binary(file: Path, repeats: int) -> Metrics:
-    """The time to open tokenizer.bin, and to look up one token in it."""
     opening = median_seconds(lambda: BinaryTokenizer(file).close(), repeats)
     with closing(BinaryTokenizer(file)) as binary:
         ids = random.Random(0).choices(range(binary.vocab_size), k=LOOKUPS)

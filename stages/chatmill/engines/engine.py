@@ -21,9 +21,14 @@ ONNX_FILES = {  # the graph of each ONNX engine, in the folder of an export
 _NO_MEMORY = re.compile(r"out of memory|allocate memory|failed to allocate|bad.?alloc", re.IGNORECASE)
 
 
-class Reader(Protocol):
-    """Reads one sequence in any number of calls."""
+class Engine(Protocol):
+    """A model that reads one sequence in any number of calls, and can rewind its cache."""
 
+    name: str
+    device: str  # cpu, cuda:0 …
+    num_bytes: int  # of its weights
+    fingerprint: str  # of the tokenizer the model was trained with; "" if its files do not name it
+    template: str  # that it was trained with; "" if its files do not name it
     vocab_size: int  # width of the logits: not less than the tokenizer's
     context: int  # tokens that fit
 
@@ -34,16 +39,6 @@ class Reader(Protocol):
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Read one or more ids after those in the cache: logits (V,) float32 of the next token."""
 
-
-class Engine(Reader, Protocol):
-    """A model that can also rewind its cache, and its properties."""
-
-    name: str
-    device: str  # cpu, cuda:0 …
-    num_bytes: int  # of its weights
-    fingerprint: str  # of the tokenizer the model was trained with; "" if its files do not name it
-    template: str  # that it was trained with; "" if its files do not name it
-
     def rewind(self, length: int) -> None:
         """Forget all but the first `length` tokens."""
 
@@ -51,7 +46,7 @@ class Engine(Reader, Protocol):
         """Logits (T, V) float32 after each position of a complete sequence. Leaves the cache empty."""
 
 
-def check_append(engine: Reader, ids: Sequence[int]) -> None:
+def check_append(engine: "Engine | CachedEngine", ids: Sequence[int]) -> None:
     """Raise ValueError unless there are ids, all in the vocabulary, and they fit into the remaining context."""
     if not len(ids):
         raise ValueError("no token ids to read")
@@ -62,7 +57,7 @@ def check_append(engine: Reader, ids: Sequence[int]) -> None:
         raise ValueError(f"{total} tokens, but the model's context is {engine.context}: give it a shorter text")
 
 
-def check_rewind(engine: Reader, length: int) -> None:
+def check_rewind(engine: "Engine | CachedEngine", length: int) -> None:
     """Raise ValueError unless the cache holds `length` tokens."""
     if not 0 <= length <= engine.length:
         raise ValueError(f"cannot rewind to {length} tokens: the cache holds {engine.length}")
@@ -173,13 +168,11 @@ class ChatBatch:
         displaced = [chat for chat in self._rows[: len(chats)] if chat not in chats]
         for chat in chats:
             if chat.row >= len(chats):
-                self._swap(chat, displaced.pop())
+                other = displaced.pop()
+                self._caches.swap(chat.row, other.row, max(chat.length, other.length))
+                chat.row, other.row = other.row, chat.row
+                self._rows[chat.row], self._rows[other.row] = chat, other
         return [chat.row for chat in chats]
-
-    def _swap(self, first: CachedEngine, second: CachedEngine) -> None:
-        self._caches.swap(first.row, second.row, max(first.length, second.length))
-        first.row, second.row = second.row, first.row
-        self._rows[first.row], self._rows[second.row] = first, second
 
 
 @runtime_checkable

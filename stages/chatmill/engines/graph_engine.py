@@ -7,7 +7,7 @@ leaves open is a name or None.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,8 +33,6 @@ _SIDE_WORDS = {"past", "present", "cache", "in", "out", "input", "output", "new"
 
 
 class NodeArg(Protocol):
-    """An input or an output, as ONNX Runtime describes it."""
-
     name: str
     type: str
     shape: list[int | str | None]
@@ -46,7 +44,6 @@ class CacheSpec:
 
     past: str
     present: str
-    type: str
     empty_shape: tuple[int, ...]  # before the first token
     axis: int | None  # along which it grows by T; None if its size is fixed
     rewindable: bool  # whether later tokens in it can be removed, or are masked
@@ -54,8 +51,6 @@ class CacheSpec:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A decoder's graph: what to feed it, and where its logits are."""
-
     roles: list[tuple[NodeArg, str]]
     caches: list[CacheSpec]
     logits: NodeArg
@@ -116,7 +111,7 @@ def _read_cache(past: NodeArg, present: NodeArg, ids: NodeArg, roles: set[str]) 
         raise ValueError(f"input {_described(past)}: its size is open: export the graph with heads and head size fixed")
     keys = len(shape) > 3 and bool(set(_words(past.name)) & (_PAST_WORDS - {"past", "cache", "state", "conv"}))
     rewindable = axis is not None or (keys and bool(roles & {"mask", "last", "total", "past"}))
-    return CacheSpec(past.name, present.name, past.type, tuple(dim or 0 for dim in shape), axis, rewindable)
+    return CacheSpec(past.name, present.name, tuple(dim or 0 for dim in shape), axis, rewindable)
 
 
 def _growing_axis(past: NodeArg, present: NodeArg, ids: NodeArg) -> int | None:
@@ -130,9 +125,6 @@ def _growing_axis(past: NodeArg, present: NodeArg, ids: NodeArg) -> int | None:
     found = [i for i in found if past.shape[i] != present.shape[i]] or found
     if len(found) > 1:
         raise ValueError(f"input {_described(past)}: cannot tell which of its dimensions {found} is the past")
-    fixed = [(i, a, b) for i, (a, b) in enumerate(zip(past.shape, present.shape, strict=True)) if _fixed(a)]
-    if not found and any(_fixed(b) and a != b for _, a, b in fixed):
-        raise ValueError(f"input {_described(past)}: its past has another fixed length than that of {present.name}")
     return found[0] if found else None
 
 
@@ -251,7 +243,7 @@ class GraphEngine:
         return int(outputs[self._graph.logits.name].shape[-1])
 
     def _empty_past(self) -> NamedArrays:
-        return {cache.past: self._session.zeros(cache.type, cache.empty_shape) for cache in self._graph.caches}
+        return {cache.past: self._session.zeros(cache.past, cache.empty_shape) for cache in self._graph.caches}
 
     def _read(self, ids: Sequence[int], *, all_logits: bool) -> np.ndarray:
         """Logits (T, V) of all ids that are not in the past yet; or those of the last run, whose last row counts.
@@ -282,11 +274,9 @@ class GraphEngine:
         return 1 if branched and cached else self._graph.time
 
     def _run(self, run: RunInput, past: NamedArrays) -> NamedArrays:
-        roles = self._graph.roles
-        feed = {node.name: _value(node, role, run, self._graph) for node, role in roles}
-        types = {node.name: node.type for node, _ in roles} | {cache.past: cache.type for cache in self._graph.caches}
+        feed = {node.name: _value(node, role, run, self._graph) for node, role in self._graph.roles}
         outputs = [self._graph.logits.name, *(cache.present for cache in self._graph.caches)]
-        return self._session.run(outputs, feed | past, types)
+        return self._session.run(outputs, feed | past)
 
     def _logits(self, logits: np.ndarray, run: RunInput) -> np.ndarray:
         """(B, T, V), or (B, V) of the last position -> those of the first row's tokens."""
@@ -317,24 +307,20 @@ class GraphEngine:
 def _value(node: NodeArg, role: str, run: RunInput, graph: Graph) -> np.ndarray:
     if role == "positions" and node.shape in ([], [1]):
         role = "past"  # that of the first token
-    if role == "mask":
-        value = _mask(node, run)
-    elif role == "ids":
-        value = np.array([*run.ids, *[0] * run.padding])
-    elif role == "positions":
-        value = np.arange(run.past, run.past + run.time)
-    elif role == "types":
-        value = np.zeros(run.time)
-    else:
-        value = np.array(_number(role, run))
+    values: dict[str, Any] = {
+        "ids": [*run.ids, *[0] * run.padding],
+        "positions": range(run.past, run.past + run.time),
+        "types": [0] * run.time,
+        "keep": run.logits_to_keep + run.padding,
+        "branch": run.past > 0,
+        "last": run.total - 1,
+        "total": run.total,
+        "past": run.past,
+    }
+    value = _mask(node, run) if role == "mask" else np.array(values[role])
     leading = node.shape[: max(0, len(node.shape) - value.ndim)]
     rows = [dim if isinstance(dim, int) else graph.batch for dim in leading]
     return np.broadcast_to(value, (*rows, *value.shape))
-
-
-def _number(role: str, run: RunInput) -> int:
-    numbers = {"total": run.total, "last": run.total - 1, "past": run.past, "branch": run.past > 0}
-    return numbers[role] if role in numbers else run.logits_to_keep + run.padding
 
 
 def _mask(node: NodeArg, run: RunInput) -> np.ndarray:

@@ -19,18 +19,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 from chatmill.engines.engine import CachedEngine, as_memory_error, default_threads
 
-ERRORS = (
-    state.EPFail,
-    state.Fail,
-    state.InvalidArgument,
-    state.InvalidGraph,
-    state.InvalidProtobuf,
-    state.NoSuchFile,
-    state.NotImplemented,
-    state.RuntimeException,
-    MemoryError,
-    RuntimeError,
-)
+_KINDS = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+ERRORS: tuple[type[Exception], ...] = (*_KINDS, MemoryError, RuntimeError)
 _BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
 _TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
 SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast
@@ -66,17 +56,16 @@ class Session:
         self.device = device if device not in ("auto", "cpu") else "cuda:0" if "CUDA" in provider else "cpu"
         if not provider.lower().startswith(self.device.partition(":")[0]):
             raise ValueError(f"device {device!r}: ONNX Runtime cannot start it here: try cpu")
+        self._types = {node.name: node.type for node in self.session.get_inputs()}
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
-    def zeros(self, kind: str, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(shape, _dtype(kind))
+    def zeros(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        return np.zeros(shape, _dtype(self._types[name]))
 
-    def run(
-        self, outputs: Sequence[str], feed: Mapping[str, np.ndarray], types: Mapping[str, str]
-    ) -> dict[str, np.ndarray]:
+    def run(self, outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
         with self._errors_in_a_line():
-            values = {name: _to_value(array, types[name]) for name, array in feed.items()}
+            values = {name: _to_value(array, self._types[name]) for name, array in feed.items()}
             results = self.session.run_with_ort_values(outputs, values)
             return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
 

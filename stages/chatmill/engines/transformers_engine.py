@@ -84,15 +84,14 @@ class TransformersEngine:
         return {type(layer).__name__ for layer in getattr(self._cache, "layers", [None])} <= of
 
 
-def open_transformers_engine(
-    folder: Path, files: list[Path], why: str, *, device: str, threads: int | None
-) -> TransformersEngine:
-    """The engine of a folder with weights in `files`; `why` is the reason why ours cannot run it.
+def open_transformers_engine(path: Path, why: str, *, device: str, threads: int | None) -> TransformersEngine:
+    """The engine of a folder, or of its file of weights; `why` is the reason why ours cannot run it.
 
     Code in the folder is never run. Raises ValueError where transformers is not installed, or rejects the folder.
     """
     if find_spec("transformers") is None:
         raise ValueError(f"{why}: transformers may run it: pip install 'chatmill[hf]'")
+    folder, files = path if path.is_dir() else path.parent, weight_files(path)
     if weight_files(folder) != files:
         raise ValueError(f"{why}: name its folder, with no other weights in it: transformers reads complete folders")
     weights = read_weights(files)

@@ -1,6 +1,7 @@
 """A chat with a model: its prompts, its answers, and the cache across turns."""
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -22,7 +23,7 @@ from chatmill.conversation import (
 )
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_template import CHATML, ChatTemplate
-from chatmill.inference.sampler import IncrementalDetokenizer, Sampler, Sampling, Tool, generate
+from chatmill.inference.sampler import Generation, IncrementalDetokenizer, Sampler, Sampling, Tool
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 # Build the prompts of one model, and hold what its answers need: allowed ids, stop ids and the tool.
@@ -61,7 +62,6 @@ class PromptBuilder:
         self.allowed[[*self.stop_ids, *ids[:2]]] = True
 
     def declare(self, conversation: Conversation) -> Conversation:
-        """The conversation with the model's tools declared."""
         return declare_tools(conversation, self.tools)
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
@@ -208,7 +208,7 @@ class ChatSession:
             num_dropped = len(conversation) - len(remaining)
         reply = IncrementalDetokenizer(self.tokenizer, self.template, self.stop)
         try:
-            yield from self._stream(ids, reply)
+            yield from self._stream(ids, reply, self._sampler, self.max_tokens)
         except (GeneratorExit, KeyboardInterrupt):
             reply.finish()
             if reply.message.parts:
@@ -216,8 +216,10 @@ class ChatSession:
             raise
         self._add_exchange(question, reply, before, num_dropped)
 
-    def _stream(self, ids: list[int], reply: IncrementalDetokenizer) -> Iterator[str]:
-        for token in self._generate(ids, self._sampler, self.max_tokens):
+    def _stream(
+        self, ids: list[int], reply: IncrementalDetokenizer, sampler: Sampler, max_tokens: int
+    ) -> Iterator[str]:
+        for token in self._generate(ids, sampler, max_tokens):
             if shown := reply.push(token):
                 yield shown
             if reply.stopped:
@@ -260,15 +262,10 @@ class ChatSession:
         """
         _, ids = self._prompts.truncate(conversation, max_tokens)
         reply = IncrementalDetokenizer(self.tokenizer, self.template)
-        for token in self._generate(ids, self._greedy, max_tokens):
-            reply.push(token)
-            if reply.stopped:
-                break
-        reply.finish()
-        return reply.message, reply.stopped or self._engine_ids[-1] in self._prompts.stop_ids
+        deque(self._stream(ids, reply, self._greedy, max_tokens), maxlen=0)
+        return reply.message, self.answer_stats is not None and self.answer_stats.stopped
 
     def fits(self, conversation: Conversation, max_tokens: int) -> bool:
-        """Whether all of a conversation fits into the context, beside an answer."""
         return len(self._prompts.prompt_ids(conversation)) <= self._prompts.max_prompt_tokens(max_tokens)
 
     @property
@@ -293,16 +290,23 @@ class ChatSession:
         self.engine.rewind(cached)
         self._engine_ids, first = list(ids), 0.0
         self.answer_stats = AnswerStats(len(ids), cached, 0, 0.0, 0.0, False)
-        stop_ids, tool = self._prompts.stop_ids, self._prompts.tool
-        for token in generate(
-            self.engine, ids[cached:], sampler=sampler, stop_ids=stop_ids, max_tokens=max_tokens, tool=tool
-        ):
-            seconds = perf_counter() - started
-            first = first or seconds
-            self._engine_ids.append(token)
-            stopped = token in stop_ids
-            self.answer_stats = AnswerStats(len(ids), cached, len(self._engine_ids) - len(ids), first, seconds, stopped)
-            yield token
+        stop_ids = self._prompts.stop_ids
+        generation = Generation(
+            ids[cached:],
+            remaining_context=self.engine.context - len(ids),
+            sampler=sampler,
+            stop_ids=stop_ids,
+            max_tokens=max_tokens,
+            tool=self._prompts.tool,
+        )
+        while not generation.done:
+            for token in generation.step(self.engine.append(generation.pending)):
+                seconds = perf_counter() - started
+                first = first or seconds
+                self._engine_ids.append(token)
+                count = len(self._engine_ids) - len(ids)
+                self.answer_stats = AnswerStats(len(ids), cached, count, first, seconds, token in stop_ids)
+                yield token
 
 
 def common_prefix_length(first: Sequence[int], second: Sequence[int]) -> int:

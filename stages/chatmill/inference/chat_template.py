@@ -1,11 +1,11 @@
 """Chat templates: chatmill's own two, and those of published models, which are Jinja programs."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from chatmill.conversation import (
     IM_END,
@@ -19,87 +19,55 @@ from chatmill.conversation import (
     header_segments,
     message_segments,
 )
-from chatmill.inference.jinja_program import JinjaProgram
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
-
-
-class ChatTemplate(Protocol):
-    """A way to render a conversation as segments, each of which is encoded by itself."""
-
-    escapes: bool  # whether text is escaped (chatmill.conversation.escape)
-    is_chat: bool  # whether the model was trained on chats; without a template a base model continues the text
-    end_token: str  # the control token that ends an answer; "" for none
-
-    @property
-    def name(self) -> str:
-        """The name by which `--template` selects it."""
-
-    @property
-    def answer_prefix(self) -> str:
-        """Text that the model writes before each answer and that is not shown, such as a space."""
-
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer."""
-
-    def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation and the generation prompt."""
-
-    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, is to be continued."""
-
-    def next_turn(self, message: Message) -> list[Segment] | None:
-        """What follows an answer: the rest of its end, the user's next message and the generation prompt.
-
-        None where what stands before it may change with it.
-        """
-
-    def full_conversation(
-        self, conversation: Conversation, train: Sequence[bool | None] | None = None
-    ) -> list[Segment]:
-        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
-
-    def answer(self, message: Message) -> list[Segment]:
-        """What follows the prompt: the assistant's message as the model writes it, without its end."""
-
-    def text(self, text: str) -> list[Segment]:
-        """A text that is not a conversation."""
 
 
 @dataclass(frozen=True)
 class ChatmillTemplate:
-    """A template of chatmill.conversation, with which the pipeline trains its models."""
+    """A template of chatmill.conversation, with which the pipeline trains its models.
+
+    It renders a conversation as segments, each of which is encoded by itself.
+    """
 
     name: TemplateName = "chatml"
-    escapes, is_chat, end_token = True, True, IM_END
-    stop: ClassVar[tuple[str, ...]] = ()
+    escapes: ClassVar[bool] = True  # whether text is escaped (chatmill.conversation.escape)
+    is_chat: ClassVar[bool] = True  # whether the model was trained on chats; a base model continues text
+    end_token: ClassVar[str] = IM_END  # the control token that ends an answer; "" for none
+    stop: ClassVar[tuple[str, ...]] = ()  # texts that end an answer
 
     @property
     def answer_prefix(self) -> str:
-        """The text between the header and the message text."""
+        """Text that the model writes before each answer and that is not shown: what follows the header."""
         return " " if self.name == "markers" else ""
 
     def prompt(self, conversation: Conversation) -> list[Segment]:
+        """A complete conversation and the generation prompt."""
         return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
 
     def continue_final_message(self, conversation: Conversation) -> list[Segment]:
+        """A conversation whose last message, the assistant's, is to be continued."""
         return conversation_segments(conversation, self.name)[:-2]
 
-    def next_turn(self, message: Message) -> list[Segment]:
-        """The newline after the answer, the user's message, and the header of the next answer."""
+    def next_turn(self, message: Message) -> list[Segment] | None:
+        """What follows an answer: the newline after it, the user's message, and the header of the next answer.
+
+        None where what stands before it may change with it.
+        """
         newline = message_segments(Message("assistant", ()), self.name)[-1]
         return [newline, *message_segments(message, self.name), *header_segments("assistant", self.name)]
 
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
     ) -> list[Segment]:
+        """A complete conversation; the assistant's text is trained, unless `train` says otherwise, as in a Record."""
         return conversation_segments(conversation, self.name, train)
 
     def answer(self, message: Message) -> list[Segment]:
+        """What follows the prompt: the assistant's message as the model writes it, without its end."""
         return message_segments(message, self.name)[len(header_segments("assistant", self.name)) : -2]
 
     def text(self, text: str) -> list[Segment]:
-        """A text, escaped as a message is, after the token that begins a conversation."""
+        """A text that is no conversation, escaped as a message is, after the token that begins a conversation."""
         return [*conversation_segments([], self.name), Segment(escape(text), LossKind.PROMPT)]
 
 
@@ -171,7 +139,7 @@ class PublishedTemplate:
     """A model's own chat template, run as transformers runs it, in the tokens of its tokenizer.
 
     Marks tell the texts of messages from those of the program, which are ignored in the loss. A program may drop a
-    message, or its beginning, such as the thoughts before an earlier answer.
+    message, or its beginning, such as the thoughts before an earlier answer. Its methods are those of ChatmillTemplate.
     """
 
     escapes = False
@@ -179,15 +147,17 @@ class PublishedTemplate:
     def __init__(
         self,
         name: str,
-        program: JinjaProgram,
+        program: Callable[..., str],
         controls: Iterable[str],
         *,
         bos: str = "",
         leading_space: bool = False,
         flags: Mapping[str, Mapping[str, bool]] = MappingProxyType({}),
     ) -> None:
-        """`bos` is the control token that begins a text without roles; `leading_space`: the tokenizer adds one before
-        each text; `flags` say which control tokens take the whitespace before or after them (lstrip, rstrip).
+        """`program` renders messages; `bos` is the control token that begins a text without roles.
+
+        `leading_space`: the tokenizer adds one before each text. `flags` say which control tokens take the whitespace
+        before or after them (lstrip, rstrip).
 
         Raises ValueError where the program refuses a question and its answer.
         """
@@ -254,7 +224,7 @@ class PublishedTemplate:
             if is_trained is None:
                 loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
             messages.append({"role": message.role, "content": self._marked(message, loss)})
-        return self._program.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._program(messages, add_generation_prompt=add_generation_prompt)
 
     def _marked(self, message: Message, loss: LossKind) -> str:
         names = self._names_in_answers if message.role == "assistant" else self._names
@@ -316,6 +286,9 @@ class PublishedTemplate:
         return result
 
 
+ChatTemplate = ChatmillTemplate | PublishedTemplate
+
+
 def open_template(
     jinja: str,
     special: Mapping[str, int],
@@ -336,5 +309,9 @@ def open_template(
         return own
     if name is not None and name not in NAMED:
         raise ValueError(f"unknown template {name!r}: expected one of {', '.join(NAMED)}")
+    from chatmill.inference.jinja_program import JinjaProgram  # slow to import, and chatmill's own need none
+
     program = JinjaProgram(jinja if name is None else NAMED[name], {"bos_token": bos, "eos_token": "", **names})
-    return PublishedTemplate(name or "jinja", program, special, bos=bos, leading_space=leading_space, flags=flags)
+    return PublishedTemplate(
+        name or "jinja", program.render, special, bos=bos, leading_space=leading_space, flags=flags
+    )

@@ -7,13 +7,14 @@ run, and the length of every text. Both limits are far above what a template nee
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
 MAX_STEPS = 200_000  # bodies of loops and macros that are run for one text
 MAX_LENGTH = 20_000_000  # characters or entries of anything that a program makes
@@ -80,15 +81,29 @@ class _Generation(Extension):
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
+class _Limits(NodeTransformer):
+    """Each body that may run many times counts a step, and each `~` checks its length."""
+
+    def visit_For(self, node: Any) -> nodes.Node:
+        node.body.insert(0, nodes.ExprStmt(_call(_STEP, [], node.lineno), lineno=node.lineno))
+        return self.generic_visit(node)
+
+    visit_Macro = visit_CallBlock = visit_For
+
+    def visit_Concat(self, node: Any) -> nodes.Node:
+        self.generic_visit(node)
+        return _call(_JOIN, node.nodes, node.lineno)
+
+
+def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
+    return nodes.Call(nodes.Name(name, "load", lineno=line), arguments, [], None, None, lineno=line)
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The program, in which each body that may run many times counts a step, and each `~` checks its length."""
-        tree = super()._parse(source, name, filename)
-        for block in list(tree.find_all((nodes.For, nodes.Macro, nodes.CallBlock))):
-            cast(nodes.For, block).body.insert(0, nodes.ExprStmt(_call(_STEP, [], block.lineno), lineno=block.lineno))
-        _replace_concats(tree)
+        tree: nodes.Template = _Limits().visit(super()._parse(source, name, filename))
         tree.set_environment(self)
         return tree
 
@@ -123,23 +138,6 @@ class _Environment(ImmutableSandboxedEnvironment):
                 args = ([*args[0]], *args[1:])
                 _check(len(text) * len(args[0]) + sum(map(len, args[0])))
         return super().call(context, called, *args, **kwargs)
-
-
-def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
-    return nodes.Call(nodes.Name(name, "load", lineno=line), arguments, [], None, None, lineno=line)
-
-
-def _replace_concats(node: nodes.Node) -> None:
-    """Call a function of ours in place of each `~`."""
-    for field, value in node.iter_fields():
-        changed = [_without_concat(child) for child in value] if isinstance(value, list) else _without_concat(value)
-        setattr(node, field, changed)
-    for child in node.iter_child_nodes():
-        _replace_concats(child)
-
-
-def _without_concat(value: Any) -> Any:
-    return _call(_JOIN, value.nodes, value.lineno) if isinstance(value, nodes.Concat) else value
 
 
 def _join(*values: Any) -> str:

@@ -49,7 +49,7 @@ def load_model(
     engine: Engine
     with memory_errors(device):
         if model.suffix == GGUF:
-            from chatmill.inference.torch_loading import open_gguf  # exports run where PyTorch is not installed
+            from chatmill.inference.gguf_loading import open_gguf  # exports run where PyTorch is not installed
 
             engine, own_tokenizer, files = open_gguf(model, device, threads)
         else:
@@ -58,7 +58,7 @@ def load_model(
                 name = next((name for name, file in ONNX_FILES.items() if file == model.name), "onnx")
                 engine = open_onnx_engine(model, name=name, device=device, threads=threads, context=files.context)
             else:
-                engine = _open_weights(model, device, threads)
+                engine = open_weights(model, device=device, threads=threads)
     loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
@@ -109,7 +109,7 @@ def find_model(path: Path) -> Path:
 def load_engine(folder: Path, name: str, *, device: str = "auto", threads: int | None = None) -> Engine:
     """The engine of this name in a folder of the pipeline: pytorch, or one of ONNX_FILES."""
     if name == "pytorch":
-        return _open_weights(folder, device, threads)
+        return open_weights(folder, device=device, threads=threads)
     if name not in ONNX_FILES:
         raise ValueError(f"unknown engine {name!r}: expected one of pytorch, {', '.join(ONNX_FILES)}")
     return open_onnx_engine(folder / ONNX_FILES[name], name=name, device=device, threads=threads)
@@ -136,10 +136,24 @@ def open_onnx_engine(
     return SharedCacheEngine(session, name)
 
 
-def _open_weights(path: Path, device: str, threads: int | None) -> Engine:
-    from chatmill.inference.torch_loading import open_weights  # exports run where PyTorch is not installed
+def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
+    """The engine of a model folder or one file of weights; transformers runs what our model cannot represent."""
+    from chatmill.checkpoints.configuration import UnsupportedArchitecture  # exports run where PyTorch is not installed
+    from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
+    from chatmill.model.chat_model import load_chat_model
 
-    return open_weights(path, device=device, threads=threads)
+    folder = path if path.is_dir() else path.parent
+    check_manifest(folder)
+    try:
+        model, content = load_chat_model(path, resolve_device(device))
+    except UnsupportedArchitecture as error:
+        from chatmill.engines.transformers_engine import open_transformers_engine
+
+        return open_transformers_engine(path, str(error), device=device, threads=threads)
+    section = content.get("chatmill")  # what train_model wrote
+    origin = section if isinstance(section, dict) else {}
+    fingerprint, template = (str(origin.get(key, "")) for key in ("fingerprint", "template"))
+    return PyTorchEngine(model, fingerprint=fingerprint, template=template, device=device, threads=threads)
 
 
 def _metadata_folder(model: Path) -> Path:

@@ -4,20 +4,18 @@ Shapes: V vocabulary.
 """
 
 import codecs
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite, log
+from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from chatmill.conversation import CALL_END, CALL_START, OUTPUT_END, OUTPUT_START, Message, Part, unescape
-from chatmill.engines.engine import Reader
 from chatmill.inference.chat_template import CHATML, ChatTemplate
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 LIKELY = 0.001  # relative to the likeliest token; few tokens are above it, and have nearly all of the probability
-LOG_LIKELY = log(LIKELY)
 SMALLEST_FLOAT32 = float(np.finfo(np.float32).smallest_subnormal)  # the smallest probability that is not 0
 MAX_PENALTY = 1000  # beyond it, logits overflow float32
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-30, 1e30  # temperatures are clipped to them, as float32 overflows beyond
@@ -37,22 +35,21 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < inf:
-            raise ValueError(f"temperature: expected 0 or more, got {self.temperature}")
-        if self.top_k < 0:
-            raise ValueError(f"top_k: expected 0 (all) or more, got {self.top_k}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p: expected more than 0 and at most 1, got {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"min_p: expected 0 to 1, got {self.min_p}")
-        if not 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY:
-            limits = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
-            raise ValueError(f"repetition_penalty: expected {limits}, got {self.repetition_penalty}")
-        for name in ("presence_penalty", "frequency_penalty"):
-            if not abs(value := getattr(self, name)) <= MAX_PENALTY:
-                raise ValueError(f"{name}: expected -{MAX_PENALTY} to {MAX_PENALTY} (0 is none), got {value}")
-        if self.seed < 0:
-            raise ValueError(f"seed: expected 0 or more, got {self.seed}")
+        signed = f"-{MAX_PENALTY} to {MAX_PENALTY} (0 is none)"
+        factor = f"{1 / MAX_PENALTY} to {MAX_PENALTY} (1 is none)"
+        checks = (
+            ("temperature", 0 <= self.temperature < inf, "0 or more"),
+            ("top_k", self.top_k >= 0, "0 (all) or more"),
+            ("top_p", 0 < self.top_p <= 1, "more than 0 and at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
+            ("repetition_penalty", 1 / MAX_PENALTY <= self.repetition_penalty <= MAX_PENALTY, factor),
+            ("presence_penalty", abs(self.presence_penalty) <= MAX_PENALTY, signed),
+            ("frequency_penalty", abs(self.frequency_penalty) <= MAX_PENALTY, signed),
+            ("seed", self.seed >= 0, "0 or more"),
+        )
+        for name, is_valid, expected in checks:
+            if not is_valid:
+                raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
 
 
 class Sampler:
@@ -71,11 +68,8 @@ class Sampler:
         Raises ValueError where the largest logit is not finite.
         """
         sampling = self.sampling
-        if sampling.repetition_penalty != 1:
-            logits, likeliest = apply_repetition_penalty(logits, generated_ids, sampling.repetition_penalty), None
-        if sampling.presence_penalty or sampling.frequency_penalty:
-            presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
-            logits, likeliest = apply_presence_and_frequency(logits, generated_ids, presence, frequency), None
+        if sampling.repetition_penalty != 1 or sampling.presence_penalty or sampling.frequency_penalty:
+            logits, likeliest = penalized(logits, generated_ids, sampling), None
         if likeliest is None:
             likeliest = int(logits.argmax())
         if sampling.temperature or not self._allowed[likeliest]:
@@ -99,38 +93,26 @@ class Sampler:
 
     def candidates(self, logits: np.ndarray, largest: float) -> tuple[list[int], list[float]]:
         """The ids that top_k, top_p and min_p leave, likeliest first, and their weights."""
-        sampling = self.sampling
+        sampling, weights = self.sampling, self.weights(logits, largest)
+        total = float(weights.sum())
+
+        # The few likely ids mostly suffice, so that not all need to be sorted.
+        ids = (weights >= LIKELY).nonzero()[0]
         if sampling.top_k:
-            ids = self._first(logits, largest)
-            weights = self.weights(logits[ids], largest)
-        else:
-            ids, weights, total = self._likely(logits, largest)
-        order = np.argsort(-weights, kind="stable")[: sampling.top_k or None]
-        ordered = weights[order].tolist()
+            count = min(sampling.top_k, len(weights))
+            if len(ids) < count:
+                ids = (weights >= np.partition(weights, -count)[-count]).nonzero()[0]
+        elif sampling.min_p < LIKELY and weights[ids].sum() < sampling.top_p * total:
+            ids = weights.nonzero()[0]
+
+        order = np.argsort(-weights[ids], kind="stable")[: sampling.top_k or None]
+        ordered = weights[ids][order].tolist()
         limit = sampling.top_p * (sum(ordered) if sampling.top_k else total)
         count, before = 0, 0.0
         while count < len(ordered) and before < limit and ordered[count] >= max(sampling.min_p, SMALLEST_FLOAT32):
             before += ordered[count]
             count += 1
         return ids[order[:count]].tolist(), ordered[:count]
-
-    def _first(self, logits: np.ndarray, largest: float) -> np.ndarray:
-        """The top_k likeliest ids, and maybe a few more, so that not all need to be sorted."""
-        ids = (logits >= largest + self._temperature * LOG_LIKELY).nonzero()[0]
-        if len(ids) < (count := min(self.sampling.top_k, len(logits))):
-            ids = (logits >= np.partition(logits, -count)[-count]).nonzero()[0]
-        return ids
-
-    def _likely(self, logits: np.ndarray, largest: float) -> tuple[np.ndarray, np.ndarray, float]:
-        """The likeliest ids, as many as top_p or min_p needs; their weights, and the sum of all weights."""
-        weights = self.weights(logits, largest)
-        total = weights.sum()
-        ids = (weights >= LIKELY).nonzero()[0]
-        likely = weights[ids]
-        if self.sampling.min_p < LIKELY and likely.sum() < self.sampling.top_p * total:
-            ids = weights.nonzero()[0]
-            likely = weights[ids]
-        return ids, likely, float(total)
 
     def _draw(self, ids: list[int], weights: list[float]) -> int:
         """One of a few ids, drawn by weight; a loop over Python floats is faster here than NumPy."""
@@ -154,21 +136,15 @@ class Sampler:
         return int(sums.searchsorted(point, side="right")) if point < sums[-1] else int(ids[0])  # rounding
 
 
-def apply_repetition_penalty(logits: np.ndarray, generated_ids: Sequence[int], penalty: float) -> np.ndarray:
-    """Logits in which each id of the reply is less likely: positive ones divided, negative ones multiplied."""
-    ids = np.array(list(set(generated_ids)), np.int64)
-    result = logits.copy()
-    result[ids] = np.where(logits[ids] > 0, logits[ids] / penalty, logits[ids] * penalty)
-    return result
+def penalized(logits: np.ndarray, generated_ids: Sequence[int], sampling: Sampling) -> np.ndarray:
+    """Logits in which each id of the reply is less likely.
 
-
-def apply_presence_and_frequency(
-    logits: np.ndarray, generated_ids: Sequence[int], presence: float, frequency: float
-) -> np.ndarray:
-    """Logits minus `presence` for each id of the reply, and `frequency` for each occurrence (OpenAI's API)."""
+    The repetition penalty divides positive ones and multiplies negative ones; the others are subtracted (OpenAI's API).
+    """
     ids, counts = np.unique(np.array(generated_ids, np.int64), return_counts=True)
-    result = logits.copy()
-    result[ids] -= (presence + frequency * counts).astype(np.float32)
+    result, factor = logits.copy(), sampling.repetition_penalty
+    result[ids] = np.where(logits[ids] > 0, logits[ids] / factor, logits[ids] * factor)
+    result[ids] -= (sampling.presence_penalty + sampling.frequency_penalty * counts).astype(np.float32)
     return result
 
 
@@ -178,8 +154,6 @@ MIN_LOGPROB = -9999.0  # stands for the logarithm of 0, which JSON cannot expres
 
 
 class TokenLogprob(NamedTuple):
-    """The log probability of a token, and those of the likeliest tokens at its position."""
-
     token: int
     logprob: float
     top_logprobs: list[tuple[int, float]]
@@ -196,11 +170,10 @@ def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLog
 
 
 def clamp_logprob(value: float) -> float:
-    """The value, or MIN_LOGPROB if it is less, as -inf is."""
     return max(value, MIN_LOGPROB)
 
 
-# The generation loop. It knows token ids only.
+# Generation, which knows token ids only.
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +194,10 @@ class Tool:
 
 
 class Generation:
-    """A reply as it grows. The caller runs the model on `pending` and passes logits to `step` until it is `done`."""
+    """A reply as it grows. The caller runs the model on `pending` and passes logits to `step` until it is `done`.
+
+    It is done at a stop id, after `max_tokens`, or where the context is full. The model has then not read the last id.
+    """
 
     def __init__(
         self,
@@ -252,33 +228,6 @@ class Generation:
         self.pending = [chosen, *forced]
         self.done = len(self.generated_ids) >= self._max_new_tokens
         return [chosen, *forced]
-
-
-def generate(
-    engine: Reader,
-    prompt_ids: Sequence[int],
-    *,
-    sampler: Sampler,
-    stop_ids: Collection[int],
-    max_tokens: int,
-    tool: Tool | None = None,
-) -> Iterator[int]:
-    """Yield the ids that follow the prompt, including the tool's outputs, up to and including a stop id.
-
-    It ends without a stop id after `max_tokens`, or where the context is full. The prompt continues what the engine's
-    cache holds. The cache does not yet hold the last of the yielded ids.
-    """
-    remaining_context = engine.context - engine.length - len(prompt_ids)
-    generation = Generation(
-        prompt_ids,
-        remaining_context=remaining_context,
-        sampler=sampler,
-        stop_ids=stop_ids,
-        max_tokens=max_tokens,
-        tool=tool,
-    )
-    while not generation.done:
-        yield from generation.step(engine.append(generation.pending))
 
 
 # Text from the ids of a reply, as they are generated.
@@ -346,7 +295,6 @@ class IncrementalDetokenizer:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop text was found."""
         return self._stop.matched
 
     def push(self, token: int) -> str:
@@ -371,7 +319,6 @@ class IncrementalDetokenizer:
 
     @property
     def message(self) -> Message:
-        """The reply as a message, once it is finished."""
         return Message("assistant", tuple(self.parts))
 
     def _add_text(self, text: str, final: bool = False) -> str:

@@ -135,7 +135,7 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
         (["one", "two", "--data", "bad.txt", "--prompt-list", "bad.txt"], "expected either --data, or prompts"),
         (["one", "two", "--prompt-file", "none.txt"], "none.txt: no such file or directory"),
         (["one", "two", "-p", "x"], "one: no such file or folder, and no experiment, branch, tag or commit either"),
-        ([".", ".", "-p", "x"], "./config.json is missing: "),
+        ([".", ".", "-p", "x"], ".: config.json is missing: "),
     ],
 )
 def test_mistakes_are_one_line_on_stderr_and_exit_code_1(arguments, message, capsys, monkeypatch, tmp_path):

@@ -150,7 +150,8 @@ def test_a_damaged_object_of_a_remote_is_pushed_again(project, capsys):
     assert main(["repair"]) == 0
     assert capsys.readouterr().out == "nothing to repair\n"
     assert main(["repair", "--remote", "near"]) == 0
-    assert f"{copy}: damaged: removed, since the cache has it" in capsys.readouterr().out
+    problem = "is not the content that its name says (data/fold/b.txt)"
+    assert f"{copy}: {problem}: removed, since the cache has it" in capsys.readouterr().out
     with Repo(".") as repo:
         repo.push(remote="near")
     assert copy.read_bytes() == b"b\n"

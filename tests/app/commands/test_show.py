@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chatmill.app.cli import main
-from chatmill.app.named_models import parse_input, read_input_file
+from chatmill.app.inputs import parse_input, read_input_file
 from chatmill.conversation import BOS, Message, Part, conversation_segments
 from chatmill.report.token_view import MARKS, conversation_tokens, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chatmill.app.terminal.saved_chats import read_chat, save_chat
+from chatmill.app.inputs import read_chat
+from chatmill.app.terminal.terminal_chat import save_chat
 from chatmill.conversation import CONTROL_TOKENS, Message, Part
 from chatmill.datasets.formats.registry import read_dataset
 

@@ -17,8 +17,8 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 import export_onnx
+from chatmill.app.inputs import read_chat
 from chatmill.app.terminal.editor import SLASH_COMMANDS, chat_loop
-from chatmill.app.terminal.saved_chats import read_chat
 from chatmill.app.terminal.terminal_chat import TerminalChat
 from chatmill.conversation import CALL_END, CALL_START, IM_END
 from chatmill.inference.chat_session import ChatSession

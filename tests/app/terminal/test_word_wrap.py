@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from chatmill.app.terminal.tokens import WordWrap
+from chatmill.app.terminal.text import WordWrap
 
 
 def screen(printed):

@@ -10,17 +10,10 @@ from io import UnsupportedOperation
 from select import select
 
 from chatmill.app import arguments
-from chatmill.app.named_models import (
-    MODEL_FOLDERS,
-    PROMPT_FILE_HELP,
-    STDIN,
-    default_model,
-    fetch_model,
-    join_prompt,
-    read_text,
-)
-from chatmill.app.terminal.saved_chats import Transcript, read_numbered_chat
-from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, notify, unescaped
+from chatmill.app.arguments import PROMPT_FILE_HELP, STDIN, join_prompt, read_text, unescaped
+from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
+from chatmill.app.terminal.terminal_chat import TerminalChat, Transcript, describe_session
+from chatmill.app.terminal.text import notify
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
@@ -48,13 +41,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("sampling").add_argument
     arguments.add_answers(add)
     arguments.add_seed(add)
-    add(
-        "--stop",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help=r"end an answer before TEXT; may be repeated; \n is a newline",
-    )
+    arguments.add_repeated(add, "--stop", metavar="TEXT", help=r"end an answer before TEXT, in which \n is a newline")
     add = command.add_argument_group("output").add_argument
     add("--output", metavar="PATH", help="save the chat as JSON lines: a new file, or a folder for one named by time")
     add("-v", "--verbose", action="store_true", help="also print the model, and the tokens and ids of each exchange")
@@ -78,7 +65,11 @@ def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: 
     """Load the model, and start or continue a chat; files are checked before."""
     show_notices = show_notices and not options.quiet
     transcript = Transcript(options.output) if options.output else None
-    saved = read_numbered_chat(options.load) if options.load is not None else None
+    saved = None
+    if options.load is not None:
+        from chatmill.app.inputs import read_numbered_chat  # not needed for a new chat
+
+        saved = read_numbered_chat(options.load)
     session = open_session(options, sampling, show_notices)
     chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
     if saved:

@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatmill.app import arguments
-from chatmill.app.named_models import PROMPT_FILE_HELP, join_prompt, load_named, named_errors, read_text
+from chatmill.app.arguments import PROMPT_FILE_HELP, check_positive, join_prompt, read_text
+from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.runs import add_seeds
-from chatmill.app.terminal.terminal_chat import check_positive, describe_session, device_name, notify
-from chatmill.app.terminal.tokens import StyledLine, aligned, columns, plural, print_lines, wrap_text
+from chatmill.app.terminal.terminal_chat import describe_session, device_name
+from chatmill.app.terminal.text import StyledLine, aligned, columns, notify, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import LIMIT, Run
 from chatmill.app.verdict.views import compare_sides, runs_of
@@ -40,8 +41,6 @@ BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each mod
 
 
 class ModelAnswer(NamedTuple):
-    """A model's answer and its statistics, or the error that prevented it."""
-
     message: Message = Message("assistant", ())
     stats: AnswerStats | None = None
     error: str = ""
@@ -96,9 +95,6 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
 
 
 def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
-    """The nats of an answer under a model, or why there are none."""
-    if not any(part.text for part in message.parts if part.kind != "output"):
-        return "no text"
     try:
         return answer_nats(session, prompt, message)
     except USER_ERRORS as error:
@@ -106,7 +102,9 @@ def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float 
 
 
 def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
-    """The nats of an answer's text and calls after a prompt. Raises ValueError where they are not finite."""
+    """The nats of an answer's text and calls after a prompt. Raises ValueError where it has none, or infinite ones."""
+    if not any(part.text for part in message.parts if part.kind != "output"):
+        raise ValueError("no text")
     system = [Message.from_text("system", session.system)] if session.system else []
     prompt_ids, _ = session.tokenizer.encode_segments(
         session.template.prompt([*system, Message.from_text("user", prompt)])
@@ -165,7 +163,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     seeds = "compare each MODEL with all runs that differ from it by their seed alone, as one side"
     add("--seeds", action="store_true", default=None, help=seeds)
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
-    add("-p", "--prompt", action="append", default=[], metavar="TEXT", help="prompt; may be repeated")
+    arguments.add_repeated(add, "-p", "--prompt", metavar="TEXT", help="prompt")
     add("--prompt-file", metavar="FILE", help=PROMPT_FILE_HELP)
     add("--prompt-list", metavar="FILE", help="a file with more prompts, one a line; - is stdin")
     add("--system", default="", metavar="TEXT", help="system prompt (default: none)")
@@ -275,7 +273,6 @@ def format_answer(answer: ModelAnswer) -> str:
 
 
 def notes(comparison: Comparison) -> Iterator[str]:
-    """Why answers have no bits per byte, where they have none."""
     for letter, answer, row in zip(ascii_uppercase, comparison.answers, comparison.nats, strict=False):
         problems = {model: nats for model, nats in zip(ascii_uppercase, row, strict=False) if isinstance(nats, str)}
         if answer.error:
@@ -334,7 +331,6 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:
-    """An answer's text, and its timings in seconds; null and the error where there is none."""
     if answer.stats is None:
         return {"text": None, "problem": answer.error}
     rate = {"tokens_per_second": answer.stats.tokens_per_second}

@@ -25,7 +25,6 @@ def run(options: argparse.Namespace) -> None:
 
 
 def completion_script(shell: str) -> str:
-    """The script that completes all commands in a shell. Arguments that name files are known by their metavariables."""
     parser = cli.build_parser(*cli.COMMANDS)
     for action in _actions(parser):
         if action.metavar in COMPLETED:

@@ -9,10 +9,11 @@ from string import ascii_uppercase
 from typing import Any
 
 from chatmill.app import arguments
+from chatmill.app.arguments import check_positive
 from chatmill.app.measurement import Measurement, ScoredDocument, difference, interval, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.app.terminal.terminal_chat import check_positive, device_name, notify
-from chatmill.app.terminal.tokens import StyledLine, aligned, plural, print_lines
+from chatmill.app.terminal.terminal_chat import device_name
+from chatmill.app.terminal.text import StyledLine, aligned, notify, plural, print_lines
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import bits_range, number
@@ -36,7 +37,7 @@ those of differences are paired.
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("models", nargs="+", type=Path, metavar="MODEL", help="model folder or file, or DVC experiment, branch, commit")
-    add("--data", type=Path, action="append", default=[], metavar="FILE", help="conversations or text; may be repeated")
+    arguments.add_repeated(add, "--data", type=Path, metavar="FILE", help="conversations or text")
     formats = f"format of the data, as in prepare: {', '.join(FORMAT_NAMES)}"
     default = "conversations in .json and .jsonl files; any other file is one text"
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help=f"{formats} (default: {default})")
@@ -124,7 +125,6 @@ def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, w
 
 
 def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:
-    """All results of a model, as numbers that are not rounded."""
     by_file = {file: bits._asdict() for file, bits in measurement.by_file.items()}
     return {
         "model": str(path),

@@ -17,7 +17,8 @@ from jinja2 import Environment, StrictUndefined
 from chatmill.app import arguments
 from chatmill.app.commands.page import build_page
 from chatmill.app.commands.qwen3c import export_qwen3c
-from chatmill.app.named_models import MAX_PROMPTS, repro_commands, sample_prompts
+from chatmill.app.introduction import MAX_PROMPTS, sample_prompts
+from chatmill.app.named_models import repro_commands
 from chatmill.app.runs import run_git
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.params_file import parse_params
@@ -184,7 +185,6 @@ def _check(folder: Path) -> str:
 
 
 def _missing(folder: Path, part: str, fingerprint: str) -> str | None:
-    """Why a part cannot be packed; None if it can."""
     if not folder.is_dir():
         return f"{folder}: no such folder: run `dvc repro`"
     if _check(folder) != fingerprint:

@@ -17,6 +17,7 @@ from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from string import Template
 
 from chatmill.app import arguments
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
@@ -92,39 +93,21 @@ def build_page(model: Path, name: str) -> bytes:
     content = read_content(model, name)
     script = program()
     style = _asset("shared/style.css") + _asset("chat/chat.css")
-    policy = "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src {_hash(script)} 'wasm-unsafe-eval'",
-            f"style-src {_hash(style)}",
-            "worker-src blob:",
-            "img-src data:",
-            "base-uri 'none'",
-            "form-action 'none'",
-        )
+    template = Template(PAGE.joinpath("page.html").read_text("utf-8"))
+    page = template.substitute(
+        history=content.fingerprint[:16],
+        name=escape(name),
+        licences="".join(map(_asset, LICENCES)).replace("--", "- -"),
+        script=script,
+        script_hash=_hash(script),
+        style=style,
+        style_hash=_hash(style),
+        body=_body(),
+        content=_json(content.description),
+        kernel=base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
+        weights=weights_text(content.weights),
     )
-    data = {
-        "content": _json(content.description),
-        "kernel": base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
-        "weights": weights_text(content.weights),
-    }
-    head = [
-        "<!doctype html>",
-        f'<html lang="en" data-history="chatmill {content.fingerprint[:16]}">',
-        "<head>",
-        '<meta charset="utf-8">',
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-        '<meta name="referrer" content="no-referrer">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{escape(name)} · chatmill</title>",
-        '<link rel="icon" href="data:,">',
-        f"<!--\n{_licences()}-->",
-        f"<style>{style}</style>",
-        "</head>",
-    ]
-    blocks = [f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items()]
-    page = [*head, _body(), *blocks, f'<script id="program">{script}</script>', "</body>", "</html>", ""]
-    return "\n".join(page).encode()
+    return page.encode()
 
 
 def program() -> str:
@@ -150,11 +133,6 @@ def _body() -> str:
     body = re.search(r"<body.*(?=</body>)", html, re.DOTALL)
     assert body and FROM_SERVER in html, "chat.html has changed"
     return body[0].replace(FROM_SERVER, IN_FILE)
-
-
-def _licences() -> str:
-    text = "".join(map(_asset, LICENCES))
-    return text.replace("--", "- -")
 
 
 def _hash(text: str) -> str:

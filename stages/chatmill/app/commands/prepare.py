@@ -12,7 +12,7 @@ from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import MIN_KEPT, Trial, propose, section_text
 from chatmill.app.look.rows import NAMED
 from chatmill.app.look.sample import Container, Sample, in_words, take_sample
-from chatmill.app.terminal.tokens import format_size, printable
+from chatmill.app.terminal.text import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS, speakers
 from chatmill.datasets.records import WANTED

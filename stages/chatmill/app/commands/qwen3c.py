@@ -22,10 +22,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.app import arguments
+from chatmill.app.page.content import quantize_rows
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.conversation import Message
 from chatmill.gguf_export.fields import UnsupportedModel
@@ -94,9 +94,15 @@ MATRICES = (
 
 def engine_config(config: ModelConfig) -> ModelConfig:
     """The shape in the engine's terms. Raises ValueError with the reason where the file cannot express it."""
-    if reason := _missing_in_engine(config):
-        raise unsupported(reason)
-    wider = wider_config(config, ROPE_BASE)
+    variant, wider = config.variant, wider_config(config, ROPE_BASE)
+    if not variant.qk_norm:
+        raise unsupported("it normalises queries and keys, as Qwen3 does")
+    if variant.qkv_bias or variant.output_bias or variant.mlp_bias:
+        raise unsupported("it has no biases")
+    if variant.rope_scaling:
+        raise unsupported("its rotary frequencies are not scaled")
+    if config.rms_norm_eps != EPSILON:
+        raise unsupported(f"the epsilon of its norms is {EPSILON:g}, and not {config.rms_norm_eps:g}")
     if wider is None:
         raise unsupported(f"its rotary base is 1e6, and no wider head has the frequencies of {config.rope_theta:g}")
     channels = wider.num_attention_heads * wider.head_dim
@@ -104,7 +110,7 @@ def engine_config(config: ModelConfig) -> ModelConfig:
         raise unsupported(f"its buffers have {channels:,} channels of all heads, and the model {wider.hidden_size:,}")
     if _group_size(wider) is None:
         raise unsupported("the rows of its matrices are groups of 8 weights or more, which do not fill these rows")
-    context = min(config.max_position_embeddings, config.variant.sliding_window or config.max_position_embeddings)
+    context = min(config.max_position_embeddings, variant.sliding_window or config.max_position_embeddings)
     return replace(wider, max_position_embeddings=context, variant=Variant())
 
 
@@ -127,18 +133,13 @@ def write_model_file(file: Path, config: ModelConfig, weights: Mapping[str, Tens
             weight = widen(name, weights[name].to(torch.float32), config.head_dim, shape.head_dim)
             if name in (EMBEDDING, HEAD):
                 weight = weight[:vocab_size]
-            parts = [weight.numpy()] if weight.ndim == 1 else quantize(weight.numpy(), group)
+            parts: list[np.ndarray] = [weight.numpy()]
+            if weight.ndim > 1:  # int8 in groups, then their scales
+                scales, rounded = quantize_rows(weight.reshape(-1, group).numpy())
+                parts = [rounded, scales]
             for part in parts:
                 out.write(np.ascontiguousarray(part, part.dtype.newbyteorder("<")).data)
     return shape
-
-
-def quantize(weight: NDArray[np.float32], group: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """float32 (N, C) -> int8 (N * C / group, group) and float32 scales; a group of zeros has the scale 0."""
-    groups = weight.reshape(-1, group)
-    scales = np.abs(groups).max(axis=1) / np.float32(127)
-    divisors = np.where(scales == 0, np.float32(1), scales)
-    return np.rint(groups / divisors[:, None]).astype(np.int8), scales
 
 
 def _tensor_names(shape: ModelConfig) -> Iterator[str]:
@@ -164,20 +165,6 @@ def unsupported(reason: str) -> ValueError:
     """The error of a model that the file cannot express; `reason` is what the engine has or lacks."""
     remedy = "`chatmill chat` runs it, and where they have the shape, transformers, llama.cpp and ONNX Runtime"
     return ValueError(f"the Q8_0 file of qwen3.c cannot express the model: {reason}: {remedy}")
-
-
-def _missing_in_engine(config: ModelConfig) -> str | None:
-    """What the engine has or lacks, other than the model; None if nothing."""
-    variant = config.variant
-    if not variant.qk_norm:
-        return "it normalises queries and keys, as Qwen3 does"
-    if variant.qkv_bias or variant.output_bias or variant.mlp_bias:
-        return "it has no biases"
-    if variant.rope_scaling:
-        return "its rotary frequencies are not scaled"
-    if config.rms_norm_eps != EPSILON:
-        return f"the epsilon of its norms is {EPSILON:g}, and not {config.rms_norm_eps:g}"
-    return None
 
 
 # The files with which qwen3.c chats: the model, the tokenizer, and the prompts as templates of C's printf.

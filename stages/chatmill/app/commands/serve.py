@@ -8,13 +8,13 @@ import webbrowser
 from pathlib import Path
 
 from chatmill.app import arguments
+from chatmill.app.arguments import check_positive
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
 from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
 from chatmill.app.server.runs import Runs
 from chatmill.app.server.security import is_loopback
-from chatmill.app.terminal.terminal_chat import check_positive, notify
-from chatmill.app.terminal.tokens import plural
+from chatmill.app.terminal.text import notify, plural
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
@@ -31,27 +31,14 @@ EPILOG = """examples:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument_group("model").add_argument
-    add(
-        "-m",
-        "--model",
-        action="append",
-        metavar="PATH",
-        help=f"folder, file, or name of a run; may be repeated (default: {MODEL_FOLDERS[0]})",
-    )
+    help_for_model = f"folder, file, or name of a run (default: {MODEL_FOLDERS[0]})"
+    arguments.add_repeated(add, "-m", "--model", metavar="PATH", help=help_for_model)
     arguments.add_loading(add)
     add = command.add_argument_group("network").add_argument
     add("--host", default="127.0.0.1", help="address to listen on (default: %(default)s: this machine only)")
     add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
-    add(
-        "--allow-host", action="append", default=[], metavar="NAME", help="another name of this server; may be repeated"
-    )
-    add(
-        "--allow-origin",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="another site whose pages may send requests; may be repeated",
-    )
+    arguments.add_repeated(add, "--allow-host", metavar="NAME", help="another name of this server")
+    arguments.add_repeated(add, "--allow-origin", metavar="URL", help="another site whose pages may send requests")
     add(
         "--api-key",
         default=os.environ.get(API_KEY_VARIABLE),

@@ -9,8 +9,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from chatmill.app.named_models import MAX_INPUT_BYTES, TextOrConversation, parse_input, read_input_file, repro_commands
-from chatmill.app.terminal.tokens import StyledLine, aligned, grid, legend, print_lines
+from chatmill.app.arguments import MAX_INPUT_BYTES
+from chatmill.app.inputs import TextOrConversation, parse_input, read_input_file
+from chatmill.app.named_models import repro_commands
+from chatmill.app.terminal.text import StyledLine, aligned, print_lines
+from chatmill.app.terminal.tokens import grid, legend
 from chatmill.conversation import Record, TemplateName, record_segments
 from chatmill.datasets.records import records
 from chatmill.datasets.repair import SourceParameters, Tally

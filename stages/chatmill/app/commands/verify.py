@@ -5,10 +5,13 @@ Every file is read again: DVC trusts the time and size of a file that it has see
 
 import argparse
 import hashlib
+import shutil
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,42 +27,37 @@ from chatmill.app.project import (
     leftovers,
     listing_bytes,
     lock_problem,
+    object_file,
     open_project,
     parse_yaml,
     read_listing,
     running,
     stored_objects,
 )
-from chatmill.app.terminal.tokens import printable
+from chatmill.app.terminal.text import printable
 
+BROKEN_LINK = "is a link to a missing object"
 REPAIR = "run `chatmill repair`, then `dvc repro`"
 FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"
-BROKEN_LINK = "is a link to a missing object"
 NOT_ITS_NAME = "is not the content that its name says"
 MAX_PLACES = 3  # that a damaged object is said to be
 
 
 class Finding(NamedTuple):
-    """A file that is not as it should be: its path, what is wrong, and what to do."""
-
     path: str
     problem: str
     remedy: str
+    repair: Callable[[], str] | None  # what `chatmill repair` does; returns it in words
 
 
 @dataclass
 class Survey:
-    """All findings, and what a repair needs to know of them."""
-
     project: Project
     entries: dict[str, dict[str, Any]]  # of dvc.lock
     digests: dict[Path, Digest] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     sound: dict[str, Path] = field(default_factory=dict)  # objects of the cache, by name
-    bad_objects: dict[str, Path] = field(default_factory=dict)
-    bad_remote: list[Path] = field(default_factory=list)  # damaged objects of a remote that the cache has
-    bad_runs: list[Path] = field(default_factory=list)
-    bad_outputs: list[Path] = field(default_factory=list)
+    damaged: dict[str, Path] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)  # of each object in the workspace, by name
     lost: dict[str, Path | bytes] = field(default_factory=dict)  # what the cache lacks and the workspace has, by name
 
@@ -67,8 +65,10 @@ class Survey:
     def outputs(self) -> list[Item]:
         return [item for entry in self.entries.values() for item in items(entry, "outs")]
 
-    def add(self, path: str | Path, problem: str, remedy: str) -> None:
-        self.findings.append(Finding(str(self.project.shown(Path(path))), problem, remedy))
+    def add(
+        self, path: str | Path, problem: str, remedy: str = REPAIR, repair: Callable[[], str] | None = None
+    ) -> None:
+        self.findings.append(Finding(str(self.project.shown(Path(path))), problem, remedy, repair))
 
     def md5s(self, path: str) -> dict[str, str]:
         """The MD5 of each file of a folder, by relative path; that of a file by ""."""
@@ -136,12 +136,11 @@ def _is_sound(found: Survey, name: str, file: Path) -> bool:
 
 
 def _check_cache(found: Survey, objects: dict[str, Path]) -> None:
-    found.bad_objects = {name: file for name, file in objects.items() if name not in found.sound}
-    found.bad_runs = damaged_runs(found.project.cache)
-    for name, file in found.bad_objects.items():
-        found.add(file, found.damage(name, file), REPAIR)
-    for file in found.bad_runs:
-        found.add(file, "is a damaged entry of the run cache", REPAIR)
+    found.damaged = {name: file for name, file in objects.items() if name not in found.sound}
+    for name, file in found.damaged.items():
+        found.add(file, found.damage(name, file), repair=partial(_replace_object, found, name, file))
+    for file in damaged_runs(found.project.cache):
+        found.add(file, "is a damaged entry of the run cache", repair=partial(_remove_run, file))
 
 
 def _check_remote(found: Survey, remote: str, objects: dict[str, Path]) -> None:
@@ -153,11 +152,11 @@ def _check_remote(found: Survey, remote: str, objects: dict[str, Path]) -> None:
             if not name.endswith(".dir") or {*read_listing(file).values()} <= sound.keys():
                 continue
             problem = "lists files that are damaged or missing there"
-        remedy = "this cache has no sound copy: push it from one that has"
         if name in found.sound:
-            found.bad_remote.append(file)
             remedy = f"run `chatmill repair --remote {remote}`, then `dvc push --remote {remote}`"
-        found.add(file, problem, remedy)
+            found.add(file, problem, remedy, partial(_remove, file, "removed, since the cache has it"))
+        else:
+            found.add(file, problem, "this cache has no sound copy: push it from one that has")
 
 
 def _check_entries(found: Survey) -> None:
@@ -206,11 +205,15 @@ def _changed_parameters(project: Project, entry: dict[str, Any]) -> list[str]:
 
 
 def _check_output(found: Survey, item: Item, stage: str) -> None:
-    """Check an output in the workspace and its objects in the cache."""
-    md5 = found.md5(item.path)
-    if is_broken_link(found.project.root / item.path):
-        found.add(item.path, BROKEN_LINK, REPAIR)
-    elif md5 is None:
+    md5, place = found.md5(item.path), found.project.root / item.path
+    if item.cached:
+        _check_objects(found, item, is_unchanged=md5 == item.md5)
+    for file in (place, *found.project.files(item.path).values()):
+        if is_broken_link(file):
+            found.add(file, BROKEN_LINK)
+    if is_broken_link(place):
+        return
+    if md5 is None:
         found.add(item.path, "is missing: not checked out", _remedy_of_missing(found, item))
     elif md5 != item.md5 and item.external:
         restore = f"`dvc checkout --force {item.path}` restores it"
@@ -218,8 +221,6 @@ def _check_output(found: Survey, item: Item, stage: str) -> None:
         found.add(item.path, "is not what its .dvc file says", f"`dvc add {item.path}` records it, {copy}")
     elif md5 != item.md5:
         _check_files(found, item, stage)
-    if item.cached:
-        _check_objects(found, item, is_unchanged=md5 == item.md5)
 
 
 def _remedy_of_missing(found: Survey, item: Item) -> str:
@@ -233,39 +234,41 @@ def _remedy_of_missing(found: Survey, item: Item) -> str:
 def _check_files(found: Survey, item: Item, stage: str) -> None:
     """Report the files of an output that is not what dvc.lock says, or the folder if the list of its files is lost."""
     actual, listing = found.md5s(item.path), found.members(item)
+    expected = {"": item.md5} if listing is None else listing
     problem = f"is not what {LOCK_FILE} says {stage} wrote"
     if listing is None and "" not in actual:
-        return found.add(item.path, problem, FETCH)
-    for name in sorted((listing or {"": item.md5}).keys() | actual.keys()):
+        found.add(item.path, problem, FETCH)
+        return
+    for name in sorted(expected.keys() | actual.keys()):
         path = Path(item.path, name)
-        file, wanted = found.project.root / path, (listing or {"": item.md5}).get(name)
-        if is_broken_link(file):
-            found.add(path, BROKEN_LINK, REPAIR)
-        elif name not in actual:
+        if is_broken_link(found.project.root / path):
+            continue
+        if name not in actual:
             found.add(path, "is missing", "run `dvc checkout` or `dvc repro`")
-        elif wanted is None:
+        elif name not in expected:
             found.add(path, f"was not written by {stage}", "move it elsewhere: `dvc repro` may remove it")
-        elif actual[name] != wanted and actual[name] in found.sound:
+        elif actual[name] != expected[name] and actual[name] in found.sound:
             found.add(path, problem, f"it is of another run: {_remedy_of_missing(found, item)}")
-        elif actual[name] != wanted:
-            found.bad_outputs.append(file)
-            found.add(path, problem, REPAIR)
-    return None
+        elif actual[name] != expected[name]:
+            found.add(path, problem, repair=partial(_remove, found.project.root / path))
 
 
 def _check_objects(found: Survey, item: Item, *, is_unchanged: bool) -> None:
     """Report objects that the cache lacks and the workspace has; a damaged one has a finding already."""
     files, actual = found.project.files(item.path), found.md5s(item.path)
     known = {item.md5, *(found.members(item) or {}).values()}
-    for name, md5 in actual.items():
-        if (is_unchanged or md5 in known) and md5 not in found.sound:
-            found.lost[md5] = files[name]
-            if md5 not in found.bad_objects:
-                found.add(Path(item.path, name), "is missing in DVC's cache", REPAIR)
+    lost: list[tuple[Path, str, Path | bytes, str]] = [
+        (Path(item.path, name), md5, files[name], "is missing in DVC's cache")
+        for name, md5 in actual.items()
+        if (is_unchanged or md5 in known) and md5 not in found.sound
+    ]
     if item.md5.endswith(".dir") and item.md5 not in found.sound and is_unchanged:
-        found.lost[item.md5] = listing_bytes(actual)
-        if item.md5 not in found.bad_objects:
-            found.add(item.path, "the list of its files is missing in DVC's cache", REPAIR)
+        listing = listing_bytes(actual)
+        lost.append((Path(item.path), item.md5, listing, "the list of its files is missing in DVC's cache"))
+    for path, md5, source, problem in lost:
+        found.lost[md5] = source
+        if md5 not in found.damaged:
+            found.add(path, problem, repair=partial(_restore_object, found, md5))
 
 
 def chosen_remotes(project: Project, name: str | None) -> list[str]:
@@ -277,6 +280,53 @@ def chosen_remotes(project: Project, name: str | None) -> list[str]:
     if name not in project.remotes:
         raise ValueError(f"--remote {name}: no such remote: expected one of {', '.join(project.remotes) or 'none'}")
     return [name]
+
+
+# What `chatmill repair` does: each function returns it in words.
+
+SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged objects that no stage is known to have made
+
+
+def _remove(file: Path, done: str = "removed") -> str:
+    file.unlink()
+    return done
+
+
+def _remove_run(place: Path) -> str:
+    """Remove an entry of the run cache, or a folder of entries that is empty, at which DVC fails."""
+    if not place.is_dir():
+        place.unlink()
+    folder = place if place.is_dir() else place.parent
+    if not any(folder.iterdir()):
+        folder.rmdir()
+    return "removed"
+
+
+def _replace_object(found: Survey, name: str, file: Path) -> str:
+    if name in found.lost:
+        return _restore_object(found, name)
+    made = {item.md5 for item in found.outputs}
+    listings = [read_listing(found.sound[one]) for one in made if one.endswith(".dir") and one in found.sound]
+    if name in made or any(name in listing.values() for listing in listings):
+        return _remove(file)
+    aside = found.project.temporary / SET_ASIDE / name  # it may be the only copy of data that no stage makes
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(file, aside)
+    return f"no stage made it: moved to {found.project.shown(aside)}"
+
+
+def _restore_object(found: Survey, name: str) -> str:
+    """Write an object of the cache. Raises ValueError where its source has changed in the meantime."""
+    file, source = object_file(found.project.cache, name), found.lost[name]
+    content = source.read_bytes() if isinstance(source, Path) else source
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != name.removesuffix(".dir"):
+        raise ValueError(f"{source if isinstance(source, Path) else file}: changed while it was read: run it again")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    place = file.with_name(f"{file.name}.tmp")
+    place.write_bytes(content)
+    place.chmod(0o444)
+    place.replace(file)
+    return "restored from the workspace"
 
 
 # The command.
@@ -299,13 +349,13 @@ def run(options: argparse.Namespace) -> int:
     with open_project(Path.cwd()) as project:
         found = survey(project, chosen_remotes(project, options.remote))
         for left in leftovers(project):
-            found.add(left.file, left.problem, REPAIR)
+            found.add(left.file, left.problem)
         if process := running(project):
             print(f"chatmill: {printable(process[1])} runs: files that it writes may be named", file=sys.stderr)
         for name, url in project.unchecked_remotes.items() if options.remote is None else ():
             print(f"chatmill: remote {name} ({url}): not checked: no folder of this machine", file=sys.stderr)
     for finding in found.findings:
-        print(printable(": ".join(finding)).replace("\n", " "))
+        print(printable(": ".join(finding[:3])).replace("\n", " "))
     size = sum(digest.size for digest in found.digests.values())
     count, seconds = len(found.findings), time.monotonic() - start
     verdict = "all in order" if not count else f"{count} {'is' if count == 1 else 'are'} not in order"

@@ -19,9 +19,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from onnx import numpy_helper
 
-from chatmill.app.named_models import introduce
+from chatmill.app.introduction import introduce
 from chatmill.checkpoints.configuration import ModelConfig, read_config
-from chatmill.checkpoints.weights import Weights, read_weights, weight_files
+from chatmill.checkpoints.weights import Weights
+from chatmill.engines.pytorch_engine import PyTorchEngine
 from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate
 from chatmill.inference.model_loading import find_model, load_model
 from chatmill.inference.template_layout import layout_of
@@ -200,8 +201,8 @@ class PageContent(NamedTuple):
 
 def read_content(path: Path, name: str) -> PageContent:
     """Read a model. Raises UnsupportedPageError for one that the page cannot run."""
-    folder = find_model(path)
-    folder = folder if folder.is_dir() else folder.parent
+    file = find_model(path)
+    folder = file if file.is_dir() else file.parent
     content = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else None
     if not isinstance(content, dict):
         raise ValueError(f"{folder}: no {CONFIG}: expected a folder of the pipeline or of Hugging Face")
@@ -212,7 +213,10 @@ def read_content(path: Path, name: str) -> PageContent:
         reason = f"{size / 1e6:,.0f} million weights are more than the {MOST_WEIGHTS / 1e6:,.0f} that fit into one"
         raise UnsupportedPageError(reason)
     loaded = load_model(path, device="cpu")
-    model = model_from_weights(config, _weights(path, config), torch.device("cpu"), path)
+    if isinstance(loaded.engine, PyTorchEngine):
+        model = loaded.engine.model
+    else:
+        model = model_from_weights(config, _graph_weights(file), torch.device("cpu"), path)
     tensors, data = quantize(model.state_dict())
     description = {
         "name": name,
@@ -228,14 +232,11 @@ def read_content(path: Path, name: str) -> PageContent:
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 
 
-def _weights(path: Path, config: ModelConfig) -> Weights:
-    model = find_model(path)
-    if model.suffix != ".onnx":
-        return read_weights(weight_files(model))
-    named = {one.name: numpy_helper.to_array(one) for one in onnx.load(model).graph.initializer if "." in one.name}
+def _graph_weights(file: Path) -> Weights:
+    named = {one.name: numpy_helper.to_array(one) for one in onnx.load(file).graph.initializer if "." in one.name}
     weights = {name: array for name, array in named.items() if name.endswith((".weight", ".bias"))}
     if "model.norm.weight" not in weights:
-        raise ValueError(f"{model}: not a float32 graph of `export_onnx`: name the folder of its weights")
+        raise ValueError(f"{file}: not a float32 graph of `export_onnx`: name the folder of its weights")
     matrices = ("_proj.weight", "lm_head.weight")  # are transposed in graphs
     return {
         name: torch.from_numpy(np.array(array.T if name.endswith(matrices) else array, np.float32))

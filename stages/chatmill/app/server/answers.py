@@ -19,7 +19,7 @@ from chatmill.app.server.models import Model
 from chatmill.app.server.requests import ChatRequest, GenerationRequest, Prompt
 from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Job, Update
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
-from chatmill.app.terminal.tokens import tokens_of_ids
+from chatmill.app.terminal.tokens import token_of
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
@@ -231,7 +231,7 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _logprob(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
-    (known,) = tokens_of_ids([token], tokenizer)
+    known = token_of(token, tokenizer)
     text = known.content.decode("utf-8", "replace")
     return {"token": text, "logprob": logprob, "bytes": list(known.content), "id": token}
 

@@ -15,7 +15,7 @@ from chatmill.app.server.models import Model, Models
 from chatmill.app.server.requests import Prompt, chat_prompts, check_ids, parse, text_prompts, tokenize_prompt, too_long
 from chatmill.app.server.scheduler import GenerationConfig, LogprobsJob
 from chatmill.app.server.security import ApiError, send_response, to_api_error
-from chatmill.app.terminal.tokens import tokens_of_ids
+from chatmill.app.terminal.tokens import token_of
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 AnswerRequest = TypeVar("AnswerRequest", requests.ChatRequest, requests.CompletionRequest)
@@ -70,7 +70,7 @@ async def token_logprobs(models: Models, request: Request) -> Response:
 
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
     """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
-    (known,) = tokens_of_ids([token], tokenizer)
+    known = token_of(token, tokenizer)
     name, content = (known.content, b"") if known.is_control else (b"", known.content)
     return {
         "id": token,

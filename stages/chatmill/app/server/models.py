@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 from starlette.responses import Response
 from starlette.routing import Route
 
-from chatmill.app.named_models import fetch_model, introduce
+from chatmill.app.inputs import read_numbered_chat
+from chatmill.app.introduction import introduce
+from chatmill.app.named_models import fetch_model
 from chatmill.app.server.scheduler import Scheduler
 from chatmill.app.server.security import ApiError
-from chatmill.app.terminal.saved_chats import read_numbered_chat, to_json_line
-from chatmill.app.terminal.terminal_chat import notify
+from chatmill.app.terminal.terminal_chat import to_json_line
+from chatmill.app.terminal.text import notify
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.sampler import Sampling

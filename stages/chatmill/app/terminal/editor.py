@@ -6,8 +6,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session, get_app_session
@@ -20,26 +21,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import create_output
 from prompt_toolkit.shortcuts import CompleteStyle
 
-from chatmill.app.terminal.saved_chats import read_numbered_chat, save_chat
-from chatmill.app.terminal.terminal_chat import (
-    EMPTY,
-    SETTINGS,
-    TerminalChat,
-    change_setting,
-    describe_session,
-    format_setting,
-    format_stats,
-    notify,
-)
-from chatmill.app.terminal.tokens import (
-    format_duration,
-    plural,
-    show_likeliest,
-    show_probabilities,
-    show_text_tokens,
-    show_tokens,
-)
+from chatmill.app.arguments import check_positive, unescaped
+from chatmill.app.inputs import read_numbered_chat
+from chatmill.app.terminal.terminal_chat import TerminalChat, describe_session, format_stats, save_chat
+from chatmill.app.terminal.text import format_duration, notify, plural
+from chatmill.app.terminal.tokens import show_likeliest, show_probabilities, show_text_tokens, show_tokens
 from chatmill.conversation import Message
+from chatmill.inference.chat_session import ChatSession
+from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 if sys.platform != "win32":
@@ -198,68 +187,122 @@ KEYS = """Enter sends; Alt-Enter, or a backslash before Enter, inserts a newline
 completes, Up recalls earlier input, Ctrl-C stops an answer, Ctrl-D leaves.
 To send a message that begins with a slash, type two."""
 ALIASES = {"/exit": "/bye", "/quit": "/bye", "/?": "/help", "/retry": "/regenerate"}  # in other programs
+EMPTY = "-"  # as an argument it removes a text
+SAMPLING_SETTINGS = [field.name for field in fields(Sampling)]
+SETTINGS = (*SAMPLING_SETTINGS, "max_tokens", "stop")
 _SPEAKERS = {"system": "system", "user": "you", "assistant": "model"}
 
 
-class SlashCommand(NamedTuple):
-    arguments: str
-    purpose: str
-    run: Callable[[TerminalChat, str], None]
+SLASH_COMMANDS = {  # what each takes, and does
+    "/help": ("", "show this list"),
+    "/clear": ("", "remove all messages except the system prompt"),
+    "/system": ("[TEXT]", f"show the system prompt, or change it; {EMPTY} removes it"),
+    "/set": ("[NAME [VALUE]]", "show settings, such as temperature, or change one"),
+    "/show": ("", "show the conversation"),
+    "/save": ("[FILE]", "save the chat as training data; FILE may be a folder"),
+    "/load": ("FILE [N]", "continue a saved chat; N is its number in the file"),
+    "/regenerate": ("", "answer the latest question again"),
+    "/undo": ("", "remove the latest question and its answer"),
+    "/tokens": ("[TEXT]", "show tokens and ids of the latest exchange, or of TEXT"),
+    "/why": ("[N]", "show probabilities of the answer, or likely tokens at N"),
+    "/stats": ("", "show the model, and numbers of tokens and speeds"),
+    "/bye": ("", "leave"),
+}
 
 
 def run_command(chat: TerminalChat, line: str) -> None:
     """Run a command. Raises ValueError where it is unknown or fails, and EOFError to leave."""
     name, *rest = line.split(maxsplit=1)
-    name = ALIASES.get(name, name)
+    name, text, session = ALIASES.get(name, name), "".join(rest), chat.session
     if name not in SLASH_COMMANDS:
         raise ValueError(f"unknown command {name}: /help lists them; to send a message that begins with /, type //")
-    if rest and not SLASH_COMMANDS[name].arguments:
-        raise ValueError(f"{name}: expected no arguments, got {rest[0]!r}")
-    SLASH_COMMANDS[name].run(chat, "".join(rest))
+    if text and not SLASH_COMMANDS[name][0]:
+        raise ValueError(f"{name}: expected no arguments, got {text!r}")
+    match name:
+        case "/help":
+            for listed, (arguments, purpose) in SLASH_COMMANDS.items():
+                notify(f"{f'{listed} {arguments}':<20} {purpose}")
+            notify(KEYS)
+        case "/clear":
+            chat.start_conversation()
+            session.clear()
+            notify("the conversation was cleared" + (", except for the system prompt" if session.system else ""))
+        case "/system":
+            if text:
+                session.system = "" if text == EMPTY else text
+            notify(f"system prompt: {session.system}" if session.system else "no system prompt")
+        case "/set":
+            _change_settings(session, text)
+        case "/show":
+            _show_conversation(session)
+        case "/save":
+            notify(f"saved to {save_chat(session.conversation, text or './')}")
+        case "/load" if text:
+            notify(chat.load(*read_numbered_chat(text)))
+        case "/load":
+            raise ValueError("/load: expected a file, and its conversation's number if it has several: /load FILE 2")
+        case "/regenerate":
+            _regenerate(chat)
+        case "/undo":
+            if (question := session.undo()) is None:
+                raise ValueError("there is no question to undo")
+            chat.update_transcript()
+            notify(f"removed, with its answer: {question}")
+        case "/tokens" if text:
+            show_text_tokens(text, session.tokenizer)
+        case "/tokens":
+            if not any(message.role == "assistant" for message in session.conversation):
+                raise ValueError("there is no answer yet: ask something, or pass a text, as in /tokens Hello")
+            show_tokens(session)
+        case "/why" if text.isdecimal():
+            show_likeliest(session, int(text))
+        case "/why":
+            if text:
+                raise ValueError(f"/why: expected the number of a token of the latest answer, got {text!r}")
+            show_probabilities(session)
+        case "/stats":
+            _show_statistics(chat)
+        case "/bye":
+            raise EOFError
 
 
-def _leave(chat: TerminalChat, _: str) -> None:
-    raise EOFError
-
-
-def _list_commands(chat: TerminalChat, _: str) -> None:
-    for name, command in SLASH_COMMANDS.items():
-        notify(f"{f'{name} {command.arguments}':<20} {command.purpose}")
-    notify(KEYS)
-
-
-def _clear(chat: TerminalChat, _: str) -> None:
-    chat.start_conversation()
-    chat.session.clear()
-    notify("the conversation was cleared" + (", except for the system prompt" if chat.session.system else ""))
-
-
-def _system(chat: TerminalChat, text: str) -> None:
-    if text:
-        chat.session.system = "" if text == EMPTY else text
-    prompt = chat.session.system
-    notify(f"system prompt: {prompt}" if prompt else "no system prompt")
-
-
-def _change(chat: TerminalChat, argument: str) -> None:
+def _change_settings(session: ChatSession, argument: str) -> None:
     name, *value = re.split(r"\s*=\s*|\s+", argument, maxsplit=1)
     name = name.replace("-", "_")
+    if name and name not in SETTINGS:
+        raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(SETTINGS)}")
     if value:
-        change_setting(chat.session, name, value[0])
+        _change_setting(session, name, value[0])
+    values = {one: getattr(session.sampling, one) for one in SAMPLING_SETTINGS}
+    values |= {"max_tokens": session.max_tokens, "stop": ", ".join(map(repr, session.stop)) or EMPTY}
     for one in [name] if name else SETTINGS:
-        notify(f"{one:<18} {format_setting(chat.session, one)}")
+        notify(f"{one:<18} {values[one]}")
 
 
-def _show_conversation(chat: TerminalChat, _: str) -> None:
-    if not chat.session.conversation:
+def _change_setting(session: ChatSession, name: str, text: str) -> None:
+    """Raises ValueError for a value that is no number, or out of range."""
+    if name == "stop":
+        session.stop = () if text == EMPTY else (unescaped(text),)
+        return
+    is_whole = name == "max_tokens" or isinstance(getattr(session.sampling, name), int)
+    try:
+        value: Any = int(text) if is_whole else float(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: expected {'an integer' if is_whole else 'a number'}, got {text!r}") from error
+    if name == "max_tokens":
+        session.max_tokens = check_positive(name, value)
+    else:
+        session.sampling = replace(session.sampling, **{name: value})
+
+
+def _show_conversation(session: ChatSession) -> None:
+    if not session.conversation:
         notify("the conversation is empty")
-    num_dropped = chat.session.num_dropped
-    for message in chat.session.conversation:
-        if message.role != "system" and num_dropped:
-            num_dropped -= 1
-            notify(f"(dropped) {_format_message(message)}", dim=True)
-        else:
-            notify(_format_message(message))
+    num_dropped = session.num_dropped
+    for message in session.conversation:
+        is_dropped = message.role != "system" and num_dropped > 0
+        num_dropped -= is_dropped
+        notify(f"{'(dropped) ' if is_dropped else ''}{_format_message(message)}", dim=is_dropped)
 
 
 def _format_message(message: Message) -> str:
@@ -268,17 +311,7 @@ def _format_message(message: Message) -> str:
     return f"{_SPEAKERS[message.role]}: {text}"
 
 
-def _save_chat(chat: TerminalChat, name: str) -> None:
-    notify(f"saved to {save_chat(chat.session.conversation, name or './')}")
-
-
-def _load_chat(chat: TerminalChat, argument: str) -> None:
-    if not argument:
-        raise ValueError("/load: expected a file, and its conversation's number if it has several: /load FILE 2")
-    notify(chat.load(*read_numbered_chat(argument)))
-
-
-def _regenerate(chat: TerminalChat, _: str) -> None:
+def _regenerate(chat: TerminalChat) -> None:
     before = chat.session.conversation
     if chat.session.sampling.temperature == 0 and any(message.role == "user" for message in before):
         notify("at temperature 0 the answer is always the same: try /set temperature 0.8")
@@ -290,61 +323,18 @@ def _regenerate(chat: TerminalChat, _: str) -> None:
             chat.update_transcript()
 
 
-def _undo(chat: TerminalChat, _: str) -> None:
-    if (question := chat.session.undo()) is None:
-        raise ValueError("there is no question to undo")
-    chat.update_transcript()
-    notify(f"removed, with its answer: {question}")
-
-
-def _tokens(chat: TerminalChat, text: str) -> None:
-    if text:
-        show_text_tokens(text, chat.session.tokenizer)
-        return
-    if not any(message.role == "assistant" for message in chat.session.conversation):
-        raise ValueError("there is no answer yet: ask something, or pass a text, as in /tokens Hello")
-    show_tokens(chat.session)
-
-
-def _explain(chat: TerminalChat, number: str) -> None:
-    if not number:
-        show_probabilities(chat.session)
-    elif number.isdecimal():
-        show_likeliest(chat.session, int(number))
-    else:
-        raise ValueError(f"/why: expected the number of a token of the latest answer, got {number!r}")
-
-
-def _statistics(chat: TerminalChat, _: str) -> None:
-    session = chat.session
+def _show_statistics(chat: TerminalChat) -> None:
+    session, answers = chat.session, chat.answer_stats
     notify(describe_session(session))
-    if not chat.answer_stats:
+    if not answers:
         notify("no answer yet")
         return
-    generated = sum(one.tokens for one in chat.answer_stats)
-    prompt_tokens = sum(one.prompt_tokens for one in chat.answer_stats)
-    cached, seconds = sum(one.cached_tokens for one in chat.answer_stats), sum(one.seconds for one in chat.answer_stats)
     if session.answer_stats:
         notify(f"latest: {format_stats(session.answer_stats, session)}")
+    generated, read = sum(one.tokens for one in answers), sum(one.prompt_tokens for one in answers)
+    cached, seconds = sum(one.cached_tokens for one in answers), sum(one.seconds for one in answers)
     notify(
-        f"{plural(len(chat.answer_stats), 'answer')} in {format_duration(seconds)}: "
-        f"{plural(generated, 'token')} generated, {plural(prompt_tokens, 'prompt token')}"
+        f"{plural(len(answers), 'answer')} in {format_duration(seconds)}: "
+        f"{plural(generated, 'token')} generated, {plural(read, 'prompt token')}"
     )
     notify(f"{cached:,} prompt tokens were in the cache, which now holds {plural(session.engine.length, 'token')}")
-
-
-SLASH_COMMANDS = {
-    "/help": SlashCommand("", "show this list", _list_commands),
-    "/clear": SlashCommand("", "remove all messages except the system prompt", _clear),
-    "/system": SlashCommand("[TEXT]", f"show the system prompt, or change it; {EMPTY} removes it", _system),
-    "/set": SlashCommand("[NAME [VALUE]]", "show settings, such as temperature, or change one", _change),
-    "/show": SlashCommand("", "show the conversation", _show_conversation),
-    "/save": SlashCommand("[FILE]", "save the chat as training data; FILE may be a folder", _save_chat),
-    "/load": SlashCommand("FILE [N]", "continue a saved chat; N is its number in the file", _load_chat),
-    "/regenerate": SlashCommand("", "answer the latest question again", _regenerate),
-    "/undo": SlashCommand("", "remove the latest question and its answer", _undo),
-    "/tokens": SlashCommand("[TEXT]", "show tokens and ids of the latest exchange, or of TEXT", _tokens),
-    "/why": SlashCommand("[N]", "show probabilities of the answer, or likely tokens at N", _explain),
-    "/stats": SlashCommand("", "show the model, and numbers of tokens and speeds", _statistics),
-    "/bye": SlashCommand("", "leave", _leave),
-}

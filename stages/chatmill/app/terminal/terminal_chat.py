@@ -1,82 +1,112 @@
-"""A chat in the terminal: its settings, which can be changed meanwhile, and its answers as they are generated."""
+r"""A chat in the terminal: answers on stdout as they are generated, everything else on stderr, and the chat in a file.
 
+The file has JSON lines of `messages`, a dataset format that `prepare` reads:
+
+    {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
+
+Calls of the calculator and their outputs are written as `tool_calls` and messages of the role `tool`. All messages
+are written, also those that were dropped from the context. An exchange whose answer is empty is left out, as it is no
+training data.
+"""
+
+import json
 import os
-import re
-import shutil
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import fields, replace
-from math import inf
+from datetime import datetime
+from itertools import count
+from pathlib import Path
 from typing import Any
 
-from chatmill.app.terminal.saved_chats import Transcript
-from chatmill.app.terminal.tokens import (
-    WordWrap,
-    format_duration,
-    format_size,
-    plural,
-    printable,
-    show_tokens,
-    wrap_text,
-)
-from chatmill.conversation import Conversation
+from chatmill.app.terminal.text import WordWrap, format_duration, format_size, notify, plural, printable
+from chatmill.conversation import Conversation, Message
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
-from chatmill.inference.sampler import Sampling
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
-MAX_THREADS = 1024
-EMPTY = "-"  # as an argument it removes a text
-SAMPLING_SETTINGS = [field.name for field in fields(Sampling)]
-INTEGER_SETTINGS = ("max_tokens", *(field.name for field in fields(Sampling) if isinstance(field.default, int)))
-SETTINGS = (*SAMPLING_SETTINGS, "max_tokens", "stop")
-_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+
+class Transcript:
+    """A new file `name`, or one in that folder named by the time: a chat a line, complete after every answer."""
+
+    def __init__(self, name: str) -> None:
+        """Creates the folders, but not the file. Raises ValueError or OSError where the file could not be written."""
+        path = expand_path(name)
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} already exists and is not overwritten: choose another name, or a folder")
+        folder = path if path.is_dir() or name.endswith(("/", os.sep)) else path.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise ValueError(f"{folder}: no permission to write: choose another folder")
+        self.file: Path | None = None
+        self._path, self._previous_lines, self._line = path, "", ""
+
+    def write(self, conversation: Conversation) -> None:
+        if (line := to_json_line(conversation)) == self._line:
+            return
+        self.file = self.file or _create(self._path)
+        temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
+        try:
+            temporary.write_text(self._previous_lines + line, encoding="utf-8")
+            temporary.replace(self.file)
+        finally:
+            temporary.unlink(missing_ok=True)
+        self._line = line
+
+    def start_conversation(self) -> None:
+        self._previous_lines, self._line = self._previous_lines + self._line, ""
 
 
-def format_setting(session: ChatSession, name: str) -> str:
-    """The value of a setting as text. Raises ValueError for an unknown name."""
-    _check(name)
-    if name == "stop":
-        return ", ".join(map(repr, session.stop)) or EMPTY
-    return str(getattr(session.sampling if name in SAMPLING_SETTINGS else session, name))
+def save_chat(conversation: Conversation, name: str) -> Path:
+    """Write a conversation to a file, or into a folder, and return the file. Raises ValueError where it is empty."""
+    if not to_json_line(conversation):
+        raise ValueError("the conversation is empty: there is nothing to save")
+    transcript = Transcript(name)
+    transcript.write(conversation)
+    assert transcript.file, "written, as there is a line"
+    return transcript.file
 
 
-def change_setting(session: ChatSession, name: str, text: str) -> None:
-    """Change a setting. Raises ValueError for an unknown name or a value out of range."""
-    _check(name)
-    if name == "stop":
-        session.stop = () if text == EMPTY else (unescaped(text),)
-        return
+def to_json_line(conversation: Conversation) -> str:
+    """The exchanges whose answer is not empty, as one line; "" without any. `read_chat` reads it."""
+    system = [message for message in conversation if message.role == "system"]
+    turns, exchanges = conversation[len(system) :], list[Message]()
+    for question, answer in zip(turns[::2], turns[1::2], strict=False):
+        if any(part.text.strip() for part in answer.parts):
+            exchanges += [question, answer]
+    if not exchanges:
+        return ""
+    messages = [entry for message in (*system, *exchanges) for entry in _entries(message)]
+    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+
+
+def _entries(message: Message) -> Iterator[dict[str, Any]]:
+    for part in message.parts:
+        if part.kind == "text":
+            yield {"role": message.role, "content": part.text}
+        elif part.kind == "call":
+            function = {"name": "calculator", "arguments": json.dumps({"expression": part.text}, ensure_ascii=False)}
+            yield {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+        else:
+            yield {"role": "tool", "content": part.text}
+
+
+def expand_path(name: str) -> Path:
+    """The path of a name, with `~` replaced by the home folder. Raises ValueError where there is no such user."""
     try:
-        value: Any = int(text) if name in INTEGER_SETTINGS else float(text)
-    except ValueError as error:
-        expected = "an integer" if name in INTEGER_SETTINGS else "a number"
-        raise ValueError(f"{name}: expected {expected}, got {text!r}") from error
-    if name == "max_tokens":
-        session.max_tokens = check_positive(name, value)
-    else:
-        session.sampling = replace(session.sampling, **{name: value})
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{name}: no such home folder") from error
 
 
-def check_positive(name: str, value: int, maximum: float = inf) -> int:
-    """The value. Raises ValueError where it is less than 1, or above `maximum`."""
-    if not 1 <= value <= maximum:
-        raise ValueError(f"{name}: expected 1 {'or more' if maximum == inf else f'to {maximum}'}, got {value}")
-    return value
-
-
-def unescaped(text: str) -> str:
-    r"""Replace `\n`, `\t` and `\\` by a newline, a tab and a backslash."""
-    return re.sub(r"\\[nt\\]", lambda match: _ESCAPES[match[0]], text)
-
-
-def _check(name: str) -> None:
-    if name not in SETTINGS:
-        raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(SETTINGS)}")
-
-
-# A chat in the terminal: answers on stdout, everything else on stderr.
+def _create(path: Path) -> Path:
+    """Create a file; in a folder chat-20260131-154500.jsonl, or where that exists chat-20260131-154500-2.jsonl …"""
+    if path.is_dir():
+        stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
+        names = (f"{stem}-{number}.jsonl" if number > 1 else f"{stem}.jsonl" for number in count(1))
+        path = next(file for file in map(path.joinpath, names) if not file.exists())
+    path.open("x").close()
+    return path
 
 
 class TerminalChat:
@@ -151,6 +181,8 @@ class TerminalChat:
             context = f"the context of {session.engine.context:,} tokens"
             notify(f"the {session.num_dropped} oldest messages no longer fit into {context} and were dropped")
         if self.verbose:
+            from chatmill.app.terminal.tokens import show_tokens  # most answers are shown without
+
             show_tokens(session)
         if self.show_notices and session.answer_stats:
             notify(f"[{'' if shown else 'empty answer: '}{format_stats(session.answer_stats, session)}]", dim=True)
@@ -194,12 +226,3 @@ def print_text(text: str, wrapped: WordWrap) -> None:
 def end_line(started: bool) -> None:
     if started:
         print(flush=True)
-
-
-def notify(text: str, *, dim: bool = False) -> None:
-    """Print a message on stderr, dim where requested and the terminal shows colours."""
-    colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    start, end = ("\x1b[2m", "\x1b[0m") if dim and colours else ("", "")
-    lines = wrap_text(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else [printable(text)]
-    text = "\n".join(lines)
-    print(f"{start}{text}{end}", file=sys.stderr, flush=True)

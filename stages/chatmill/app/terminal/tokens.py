@@ -1,139 +1,21 @@
-"""What the terminal shows: numbers in words, wrapped text, columns and tables, tokens and their probabilities."""
+"""Tokens in the terminal, each over its id, and the probabilities that an answer's tokens had."""
 
-import os
-import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, zip_longest
+from collections.abc import Iterable, Iterator, Sequence
 from math import exp
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
-from wcwidth import clip, ljust, rjust, wcswidth, wcwidth, width, wrap
+from wcwidth import clip, ljust, width
 
+from chatmill.app.terminal.text import StyledLine, aligned, plural, print_lines, wrap_text
 from chatmill.conversation import OUTPUT_END, OUTPUT_START, LossKind
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import TokenLogprob, token_logprob
 from chatmill.report.token_view import LOSS_NAMES, Token, text_tokens, visible
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, check_text
 
-StyledLine = list[tuple[str, str]]  # styles and texts
-
-
-def format_size(num_bytes: int) -> str:
-    """A number of bytes: 812 bytes, 7.2 MB, 15.1 GB."""
-    if num_bytes < 1000:
-        return f"{num_bytes} bytes"
-    power = 1 if num_bytes < 1e6 else 2 if num_bytes < 1e9 else 3
-    return f"{num_bytes / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
-
-
-def format_duration(seconds: float) -> str:
-    """A duration: 12 ms, 3.4 s."""
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def plural(number: int, noun: str) -> str:
-    """A number with its noun: 1 token, 2 tokens."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-# Text without control characters.
-
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-_DIRECTIONS = re.compile(r"[\u202a-\u202e\u2066-\u2069]")  # of text; in columns they would mix up what is beside it
-
-
-def printable(text: str) -> str:
-    """Replace control characters and separators other than tabs and newlines by symbols, which a terminal ignores."""
-
-    return _CONTROLS.sub(_mark, text)
-
-
-def _mark(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return "␡" if code == 0x7F else chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
-
-
-# Breaks the lines of a streamed text between words.
-
-TAB = 8  # columns from one stop to the next
-ERASE = "\x1b[{}D\x1b[K"  # move to the left by so many columns, and erase what follows
-
-
-class WordWrap:
-    """The state of a text that begins at the left edge: its last line, as far as it is printed.
-
-    `columns` is asked for the width of the terminal, which may change meanwhile.
-    """
-
-    def __init__(self, columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns) -> None:
-        self._columns = columns
-        self._column = 0
-        self._word = ""  # since the last space of the line
-
-    def feed(self, text: str) -> str:
-        """What to print for the next part of a text, which has no control characters but tabs and newlines.
-
-        The last column stays free: what a cursor beyond it does differs between terminals.
-        """
-        limit = max(1, self._columns() - 1)
-        return "".join(self._place(character, limit) for character in text)
-
-    def _place(self, character: str, limit: int) -> str:
-        if character == "\n":
-            return self._break_line("")
-        width = TAB - self._column % TAB if character == "\t" else max(0, wcwidth(character))
-        before = ""
-        if self._column + width > limit:
-            if character in " \t":
-                return self._break_line("")
-            length = max(0, wcswidth(self._word))
-            moved = self._word if length < self._column and length + width <= limit else ""
-            before = (ERASE.format(length) if moved else "") + self._break_line(moved)
-        self._column += width
-        self._word = "" if character in " \t" else self._word + character
-        return before + character
-
-    def _break_line(self, moved: str) -> str:
-        self._word, self._column = moved, max(0, wcswidth(moved))
-        return f"\n{moved}"
-
-
-# Texts side by side in columns of the terminal; where it is narrow, one below the other.
-
-MIN_COLUMN_WIDTH = 30  # of a column and its separator
-SEPARATOR = " │ "
-
-
-def columns(headings: Sequence[str], texts: Sequence[str], width: int) -> Iterator[StyledLine]:
-    """The lines of texts under their headings, for a terminal of `width` columns."""
-    column_width = width // len(texts)
-    if column_width < MIN_COLUMN_WIDTH:
-        for index, (heading, text) in enumerate(zip(headings, texts, strict=True)):
-            yield from [[]] if index else []
-            yield from ([("bold", line)] for line in wrap_text(heading, width))
-            yield from ([("", line)] for line in wrap_text(text, width))
-        return
-    column_width -= len(SEPARATOR)
-    yield from _column_rows([wrap_text(heading, column_width) for heading in headings], column_width, "bold")
-    yield [("", "─┼─".join(["─" * column_width] * len(texts)))]
-    yield from _column_rows([wrap_text(text, column_width) for text in texts], column_width, "")
-
-
-def wrap_text(text: str, width: int) -> list[str]:
-    """The lines of a text, none wider than `width`; control characters other than newlines are shown as symbols."""
-    lines = _DIRECTIONS.sub(_mark, printable(text)).split("\n")
-    return [piece for line in lines for piece in wrap(line, width, control_codes="ignore") or [""]]
-
-
-def _column_rows(cells: Sequence[Sequence[str]], column_width: int, style: str) -> Iterator[StyledLine]:
-    for row in zip_longest(*cells, fillvalue=""):
-        fragments = [part for cell in row for part in (("", SEPARATOR), (style, ljust(cell, column_width)))]
-        yield fragments[1:]
-
-
-# Tokens and tables in the terminal: each token over its id; in a conversation a rule shows its loss kind.
+# In a conversation a rule under each token shows its loss kind.
 
 RULES = {LossKind.TRAINED: "━", LossKind.PROMPT: " ", LossKind.IGNORED: "┄", None: " "}
 DARK = "#10151a"
@@ -144,36 +26,28 @@ CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6"
 class _Cell(NamedTuple):
     text: str
     label: str
-    width: int
-    style: str
     rule: str
-    ends_line: bool
-
-
-def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
-    """Print lines, in colour where the stream is a terminal and NO_COLOR is not set."""
-    if stream.isatty():
-        from prompt_toolkit.formatted_text import FormattedText  # slow to import, and only colours need it
-        from prompt_toolkit.shortcuts import print_formatted_text
-
-        text = chain.from_iterable((*line, ("", "\n")) for line in lines)
-        print_formatted_text(FormattedText(text), end="", file=stream)
-        return
-    try:
-        for line in lines:
-            print("".join(text for _, text in line).rstrip(), file=stream)
-        stream.flush()
-    except BrokenPipeError:  # as in `chatmill show … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    style: str
 
 
 def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
     """Three lines for each row of tokens over their ids or `labels`; it ends with a newline, or where it is full."""
-    labels = [str(token.id) for token in tokens] if labels is None else labels
-    for row in _rows(map(_cell, range(len(tokens)), tokens, labels), columns):
-        yield _spaced((cell.style, ljust(cell.text, cell.width)) for cell in row)
-        yield [("", " ".join(ljust(cell.label, cell.width) for cell in row).rstrip())]
-        yield [("", " ".join(cell.rule * min(cell.width, columns) for cell in row).rstrip())]
+    rows: list[list[_Cell]] = []
+    used = full = columns + 1
+    for index, token in enumerate(tokens):
+        text, label = visible(token.content), labels[index] if labels else str(token.id)
+        size = max(width(text), width(label))
+        style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
+        style = f"{style} bold" if token.is_control else style
+        if used + size > columns:
+            rows.append([])
+            used = 0
+        rows[-1].append(_Cell(ljust(text, size), ljust(label, size), RULES[token.loss] * min(size, columns), style))
+        used = full if token.content.endswith(b"\n") else used + size + 1
+    for row in rows:
+        yield _spaced((cell.style, cell.text) for cell in row)
+        yield [("", " ".join(cell.label for cell in row).rstrip())]
+        yield [("", " ".join(cell.rule for cell in row).rstrip())]
 
 
 def legend(tokens: Sequence[Token]) -> StyledLine:
@@ -182,43 +56,6 @@ def legend(tokens: Sequence[Token]) -> StyledLine:
     return _spaced(
         (LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in LOSS_NAMES.items()
     )
-
-
-def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[StyledLine]:
-    """A table under its caption: names aligned left, all other columns right."""
-    table = [head, *rows]
-    widths = [max(map(width, column)) for column in zip(*table, strict=True)]
-    yield [("bold", caption)]
-    for row in table:
-        name, *cells = zip(row, widths, strict=True)
-        line = "  ".join([ljust(*name), *(rjust(cell, size) for cell, size in cells)])
-        yield [("italic" if row is head else "", line.rstrip())]
-
-
-def _cell(index: int, token: Token, label: str) -> _Cell:
-    text = visible(token.content)
-    style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
-    return _Cell(
-        text=text,
-        label=label,
-        width=max(width(text), width(label)),
-        style=f"{style} bold" if token.is_control else style,
-        rule=RULES[token.loss],
-        ends_line=token.content.endswith(b"\n"),
-    )
-
-
-def _rows(cells: Iterable[_Cell], columns: int) -> Iterator[list[_Cell]]:
-    row: list[_Cell] = []
-    used = 0
-    for cell in cells:
-        if row and (row[-1].ends_line or used + cell.width > columns):
-            yield row
-            row, used = [], 0
-        row.append(cell)
-        used += cell.width + 1
-    if row:
-        yield row
 
 
 def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
@@ -231,17 +68,19 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
 def show_tokens(session: ChatSession) -> None:
     """Print each token of the latest exchange over its id; after /load those of the last message."""
     if session.answer_stats is None:
-        _show_last_message(session)
-        return
-    start = session.question_start
-    prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
-    cached = max(0, session.answer_stats.cached_tokens - start)
-    in_cache = f", {cached:,} of them in the cache" if cached else ""
-    for caption, ids in (
-        (f"{plural(len(prompt_ids), 'prompt token')}{in_cache}:", prompt_ids),
-        (f"{plural(len(answer_ids), 'answer token')}:", answer_ids),
-    ):
-        _print_grid(caption, tokens_of_ids(ids, session.tokenizer))
+        ids, _ = session.tokenizer.encode_segments(session.template.answer(session.conversation[-1]))
+        shown = {f"{plural(len(ids), 'token')} of the last answer:": ids}
+    else:
+        start = session.question_start
+        cached = max(0, session.answer_stats.cached_tokens - start)
+        in_cache = f", {cached:,} of them in the cache" if cached else ""
+        prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
+        shown = {
+            f"{plural(len(prompt_ids), 'prompt token')}{in_cache}:": prompt_ids,
+            f"{plural(len(answer_ids), 'answer token')}:": answer_ids,
+        }
+    for caption, ids in shown.items():
+        _print_grid(caption, [token_of(i, session.tokenizer) for i in ids])
 
 
 def show_text_tokens(text: str, tokenizer: ChatTokenizer) -> None:
@@ -251,19 +90,10 @@ def show_text_tokens(text: str, tokenizer: ChatTokenizer) -> None:
     _print_grid(f"{plural(len(tokens), 'token')}:", tokens)
 
 
-def tokens_of_ids(ids: Sequence[int], tokenizer: ChatTokenizer) -> list[Token]:
-    """Tokens with control tokens by name; a model may end an answer with an id that its tokenizer lacks."""
-    known = tokenizer.vocab_size
-    return [
-        Token(i, tokenizer.token_bytes[i] if i < known else b"", i >= known or not tokenizer.is_text[i]) for i in ids
-    ]
-
-
-def _show_last_message(session: ChatSession) -> None:
-    if not session.conversation or session.conversation[-1].role != "assistant":
-        raise ValueError("there is no answer yet")
-    ids, _ = session.tokenizer.encode_segments(session.template.answer(session.conversation[-1]))
-    _print_grid(f"{plural(len(ids), 'token')} of the last answer:", tokens_of_ids(ids, session.tokenizer))
+def token_of(i: int, tokenizer: ChatTokenizer) -> Token:
+    """The token of an id; a model may end an answer with one that its tokenizer lacks."""
+    known = i < tokenizer.vocab_size
+    return Token(i, tokenizer.token_bytes[i] if known else b"", is_control=not known or not tokenizer.is_text[i])
 
 
 def _print_grid(caption: str, tokens: Sequence[Token]) -> None:
@@ -282,7 +112,7 @@ OTHER_COLUMNS = 40  # that a table needs beside the token
 def show_probabilities(session: ChatSession) -> None:
     """Print each token of the latest answer over its probability, and alternatives where the model hesitated."""
     columns, tokenizer = shutil.get_terminal_size().columns, session.tokenizer
-    tokens = tokens_of_ids(_answer_ids(session), tokenizer)
+    tokens = [token_of(i, tokenizer) for i in _answer_ids(session)]
     probabilities = list(answer_probabilities(session, 1 + ALTERNATIVES))
     outputs = " (–: the calculator's output)" if None in probabilities else ""
     caption = f"{plural(len(tokens), 'answer token')}, each over its probability in %{outputs}:"
@@ -365,4 +195,4 @@ def _wrapped(text: str, columns: int, style: str = "") -> Iterator[StyledLine]:
 
 
 def _text(token: int, tokenizer: ChatTokenizer) -> str:
-    return visible(tokens_of_ids([token], tokenizer)[0].content) or f"id {token}"
+    return visible(token_of(token, tokenizer).content) or f"id {token}"

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from chatmill.app.measurement import ScoredDocument, corpus_nats, encode_documents
-from chatmill.app.terminal.tokens import DARK, StyledLine, aligned, wrap_text
+from chatmill.app.terminal.text import StyledLine, aligned, wrap_text
+from chatmill.app.terminal.tokens import DARK
 from chatmill.app.verdict.verdict import (
     LIMIT,
     Difference,

@@ -1,21 +1,15 @@
-"""Open models whose weights are read by PyTorch: Hugging Face folders, files of torch.save, and GGUF files.
-
-Apart from model_loading, as exports to ONNX are opened where PyTorch is not installed.
-"""
+"""Open a GGUF file as a model: its engine, its tokenizer, and what its fields say of chats."""
 
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from chatmill.checkpoints.configuration import UnsupportedArchitecture
-from chatmill.checkpoints.weights import weight_files
 from chatmill.engines.engine import Engine
 from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
-from chatmill.engines.transformers_engine import open_transformers_engine
 from chatmill.gguf_import import read_shape, read_tensors
 from chatmill.inference.model_metadata import ModelMetadata
-from chatmill.model.chat_model import ChatModel, load_chat_model, model_from_weights
+from chatmill.model.chat_model import ChatModel, model_from_weights
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
@@ -23,23 +17,6 @@ from chatmill.tokenizer.formats.tokenizer_loading import make_lossless
 from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space
 
 END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>")  # that end answers in llama.cpp
-
-
-def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
-    """The engine of a model folder or one file of weights; transformers runs what our model cannot represent."""
-    if not path.exists():
-        raise ValueError(f"{path}: no such model")
-    folder = path if path.is_dir() else path.parent
-    check_manifest(folder)
-    try:
-        model, content = load_chat_model(path, resolve_device(device))
-    except UnsupportedArchitecture as error:
-        return open_transformers_engine(folder, weight_files(path), str(error), device=device, threads=threads)
-    section = content.get("chatmill")  # what train_model wrote
-    origin = {
-        key: str(section.get(key, "")) if isinstance(section, dict) else "" for key in ("fingerprint", "template")
-    }
-    return PyTorchEngine(model, **origin, device=device, threads=threads)
 
 
 def open_gguf(file: Path, device: str, threads: int | None) -> tuple[Engine, ChatTokenizer, ModelMetadata]:

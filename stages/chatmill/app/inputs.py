@@ -1,0 +1,145 @@
+"""Texts and conversations that commands are given, in any of the forms that are read.
+
+A conversation is read from ChatML, `<|im_start|>user …`; from a record, `{"text": "<|im_start|>user …"}`; and from
+`{"messages": [{"role": …, "content": …}]}`, or that list alone. In a file each line may be a conversation. One whose
+record says which messages are trained remains a Record, and so does a document of the pipeline.
+"""
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from chatmill.app.arguments import MAX_INPUT_BYTES, decode
+from chatmill.app.named_models import named_errors
+from chatmill.app.terminal.terminal_chat import expand_path
+from chatmill.conversation import BOS, IM_END, IM_START, Conversation, Record, check_turns, is_document, parse, unescape
+from chatmill.datasets.formats.json_document import values
+from chatmill.pipeline.processes import error_line
+from chatmill.tokenizer.encoding.chat_tokenizer import check_text
+
+TextOrConversation = str | Conversation | Record
+MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
+
+
+def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
+    """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
+    text = decode(content, name)
+    if _is_json_of_conversations(text):
+        return _select(values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES), number, name)
+    if number != 1:
+        raise ValueError(f"{name}: no conversation {number}: the input is one text")
+    return _parse_entry(name, text)
+
+
+def read_input_file(file: Path, number: int) -> TextOrConversation:
+    """Conversation `number`, from 1, of a .json or .jsonl file, which may be compressed; else the file as one input.
+
+    Raises ValueError with file and line.
+    """
+    from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
+
+    with open_decompressed(file) as stream:
+        if {".json", ".jsonl"} & set(file.suffixes):
+            return _select(values(file, stream, MAX_INPUT_BYTES), number, str(file))
+        return parse_input(stream.read(MAX_INPUT_BYTES + 1), number, str(file))
+
+
+def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
+    """Place and content of each entry of a .json or .jsonl file, which may be compressed; any other is one text.
+
+    Raises ValueError with file and line.
+    """
+    from chatmill.datasets.formats.row_readers import open_decompressed  # as above
+
+    with open_decompressed(file) as stream:
+        if {".json", ".jsonl"} & set(file.suffixes):
+            entries = _entries(values(file, stream, MAX_INPUT_BYTES))
+        else:
+            entries = iter([(str(file), decode(stream.read(), str(file), max_bytes=inf))])
+        for place, entry in entries:
+            yield place, _parse_entry(place, entry, max_characters=inf)
+
+
+def text_or_messages(record: Record) -> str | Conversation:
+    return unescape(record.text) if is_document(record.text) else parse(record.text)
+
+
+def _is_json_of_conversations(text: str) -> bool:
+    try:
+        first, _ = json.JSONDecoder().raw_decode(text.lstrip())
+    except (ValueError, RecursionError):
+        return False
+    entry = first[0] if isinstance(first, list) and first else first
+    return isinstance(entry, dict) and not {"messages", "role", "text"}.isdisjoint(entry)
+
+
+def _select(values_by_place: Iterable[tuple[str, Any]], number: int, name: str) -> TextOrConversation:
+    place, entry = next(islice(_entries(values_by_place), number - 1, None), ("", None))
+    if not place:
+        raise ValueError(f"{name}: no conversation {number}: the input has fewer")
+    return _parse_entry(place, entry)
+
+
+def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """The entries of each value: those of a list, unless it is a list of messages, or the value itself."""
+    for place, value in values_by_place:
+        if isinstance(value, list) and not all(isinstance(one, dict) and "role" in one for one in value):
+            yield from ((place, entry) for entry in value)
+        else:
+            yield place, value
+
+
+def _parse_entry(place: str, content: Any, max_characters: float = MAX_TEXT_CHARACTERS) -> TextOrConversation:
+    with named_errors(place):
+        if isinstance(content, dict) and isinstance(text := content.get("text"), str):
+            if text.startswith(IM_START) and content.get("train") is not None:
+                parse(text)
+                return Record("", "", text, train=content["train"])
+            if {"source", "group"} <= content.keys() and is_document(text):
+                return Record("", "", text)
+            content = text
+        if isinstance(content, list):
+            content = {"messages": content}
+        if not isinstance(content, str):
+            from chatmill.datasets.formats import chats  # as above
+
+            return chats.from_messages(content)
+        rendered = content.removeprefix(BOS)
+        if rendered.startswith(IM_START):
+            return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)
+        if not 0 < len(content) <= max_characters:
+            raise ValueError(f"expected a text of 1 to {MAX_TEXT_CHARACTERS:,} characters, got {len(content):,}")
+        return content
+
+
+def read_chat(file: Path, number: int) -> Conversation:
+    """Conversation `number`, from 1, of a file. Raises ValueError with the place of what is no conversation."""
+    try:
+        from chatmill.datasets.formats import chats  # only a chat that is loaded needs it
+    except ModuleNotFoundError as error:  # where only the packages for a chat are installed
+        raise ValueError(f"{file}: to read it, {error.name} is needed: pip install {error.name}") from error
+    content = read_input_file(file, number)
+    content = text_or_messages(content) if isinstance(content, Record) else content
+    try:
+        conversation = chats.from_markers({"text": content.rstrip()}) if isinstance(content, str) else content
+        check_turns(conversation)
+        for part in (part for message in conversation for part in message.parts):
+            check_text(part.text)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return conversation
+
+
+def read_numbered_chat(argument: str) -> tuple[str, Conversation]:
+    """The file's name and the conversation of `FILE` or `FILE N`, as in /load. Raises ValueError with the remedy."""
+    name, _, number = argument.rpartition(" ")
+    if not (name and number.isdecimal()) or expand_path(argument).exists():
+        name, number = argument, "1"
+    try:
+        return name, read_chat(expand_path(name), max(1, int(number)))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{error_line(error)}: load a chat that /save or --output wrote") from error
