@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from chatmill.conversation import Conversation, Message, Part, declare_tools
+from chatmill.conversation import ROLES, Conversation, Message, Part, declare_tools
 
 RawRow = tuple[str, Any]  # file and line, and the parsed entry
 
@@ -176,6 +176,9 @@ def join_tools(steps: Iterable[Step]) -> list[Turn]:
     Outputs belong to the calls by their ids, and without ids in order: call, call, output, output becomes call, output,
     call, output.
     """
+    steps = list(steps)
+    if all(step.kind in ROLES for step in steps):  # no tools, which is faster
+        return [Turn(Message.from_text(step.kind, step.text), step.messages, step.train) for step in steps]
     turns: list[_OpenTurn] = []
     open_calls: list[tuple[str | None, list[Part]]] = []
     within = False  # after a call or an output the assistant's turn continues
