@@ -36,6 +36,7 @@ from chatmill.app.look.pairs import (
 )
 from chatmill.app.look.texts import check_template, text_guess
 from chatmill.datasets.formats.registry import COLUMNS
+from chatmill.datasets.formats.table import from_json
 
 _CALL_OF_GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
 _TURNS_OF_HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
@@ -50,6 +51,9 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
     if not rows:
         raise NoGuessError("no row can be read")
     all_values = by_path(rows)
+    for path in all_values:
+        if rank(path, LIST_NAMES) is not None:
+            all_values[path] = [from_json(value) if isinstance(value, str) else value for value in all_values[path]]
     values = frequent(all_values, len(rows))
     found = _of_columns(rows, values, all_values)
     for guess in found:
@@ -80,7 +84,8 @@ def _of_columns(rows: Sequence[Any], values: Values, all_values: Values) -> list
     """The likeliest mappings of columns, the best one first. Raises NoGuessError."""
     if (guess := tree(rows, all_values)) is not None:
         return [guess]
-    _refuse_ids_and_json(values)
+    if are_lists(values.get("input_ids", [0])) and not text_columns(values, MIN_TEXT):
+        raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")
     named = named_pair(values)
     if named and ("chosen" in named.columns or any(are_lists(values[path]) for path in named.columns.values())):
         return [named]
@@ -146,16 +151,6 @@ def _name_format(guess: Guess) -> None:
 
 
 # Rows that no format reads, and what they would need.
-
-
-def _refuse_ids_and_json(values: Values) -> None:
-    if are_lists(values.get("input_ids", [0])) and not text_columns(values, MIN_TEXT):
-        raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")
-    for path, found in values.items():
-        if rank(path, LIST_NAMES) is not None and are_texts(found):
-            inside = sum(text.lstrip().startswith(("[{", '["', "[[", '{"')) for text in found)
-            if inside > 0.8 * len(found):
-                raise NoGuessError(f"{path} holds JSON as text: write it as a list, so that each row is one JSON value")
 
 
 def _refuse_lists_of_answers(values: Values) -> None:

@@ -92,7 +92,7 @@ class TableReader:
                 del self.unseen[name]
 
     def _all_messages(self, row: Any) -> list[Any]:
-        lists = [_from_json(value) if isinstance(value, str) else value for value in self._values(row)]
+        lists = [from_json(value) if isinstance(value, str) else value for value in self._values(row)]
         entries = [entry for value in lists if isinstance(value, list) for entry in value]
         return [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
 
@@ -133,7 +133,7 @@ class TableReader:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
         columns, system, values = self._columns, self._optional(row, "system"), self._values(row)
         if columns.messages and isinstance(values[0], str):
-            values[0] = _from_json(values[0])
+            values[0] = from_json(values[0])
         history = self._optional(row, "history")
         values += [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
         messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
@@ -193,7 +193,7 @@ class TableReader:
             texts = [text.strip() for text in split_turns(value, self._mapping.turn_separator)]
             return alternating(texts if texts[-1] else texts[:-1], self._first)
         if isinstance(value, str):
-            value = _from_json(value)
+            value = from_json(value)
         if isinstance(value, str):
             return self._marked(value, dropped)
         if not isinstance(value, list):
@@ -273,7 +273,7 @@ class UnknownRoleError(UnusableRowError):
         super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
 
 
-def _from_json(text: str) -> Any:
+def from_json(text: str) -> Any:
     """The list that a text holds as JSON, as cells of a CSV file do, or else the text."""
     try:
         return parse_json(text) if text.lstrip().startswith("[") else text
