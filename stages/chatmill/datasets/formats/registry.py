@@ -181,7 +181,7 @@ class Descriptor(StrictModel):
 
     @property
     def mapping(self) -> TableMapping | None:
-        return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
+        return TableMapping.model_validate(self, from_attributes=True) if self.columns else None
 
 
 def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
