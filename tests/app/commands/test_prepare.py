@@ -105,8 +105,7 @@ def test_the_default_sources_are_recognised(name, capsys):
 def test_the_section_is_what_prepare_reads(tmp_path, capsys):
     (tmp_path / "x.jsonl").write_bytes(lines())
     _, section, _ = look(capsys, tmp_path / "x.jsonl")
-    found = yaml.safe_load(section)["prepare"]["x"]
-    assert len(list(read_dataset(**found))) == 60
+    assert len(list(read_dataset(**yaml.safe_load(section)["prepare"]["x"]))) == 60
 
 
 @pytest.mark.parametrize(

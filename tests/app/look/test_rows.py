@@ -90,8 +90,7 @@ def test_messages_are_found_under_any_keys_and_names(variant, changes, tmp_path)
 
 
 def test_messages_are_found_in_cells_that_hold_them_as_json(tmp_path):
-    rows = [{"chat": json.dumps(row["messages"])} for row in conversations(0)]
-    trial = proposed(tmp_path, rows)
+    trial = proposed(tmp_path, [{"chat": json.dumps(row["messages"])} for row in conversations(0)])
     assert (trial.guess.columns, trial.share) == ({"messages": "chat"}, 1)
 
 

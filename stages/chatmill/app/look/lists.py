@@ -27,7 +27,7 @@ from chatmill.app.look.guess import (
     words_of,
 )
 from chatmill.datasets.formats.example import UnusableRowError
-from chatmill.datasets.formats.mapping import TRAIN_FIELDS, value_at
+from chatmill.datasets.formats.mapping import TRAIN_FIELDS, content_bytes, value_at
 from chatmill.datasets.formats.trees import id_of, messages_of, order_of
 
 LIST_NAMES = (
@@ -59,7 +59,7 @@ def message_list(path: str, found: Sequence[Any]) -> Guess | None:
     fields = by_path(messages)
     texts = {name: column for name, column in frequent(fields, len(messages), 0.5).items() if _is_content(column)}
     role = _role_of(frequent(fields, len(messages), 0.95), lists)
-    sizes = {name: _text_size(column) for name, column in texts.items() if name != role}
+    sizes = {name: mean(map(content_bytes, column)) for name, column in texts.items() if name != role}
     if role is None or not sizes:
         return None
     contents = sorted(sizes, key=lambda name: -sizes[name])
@@ -83,13 +83,6 @@ def _is_content(column: Sequence[Any]) -> bool:
         isinstance(value, str) or (isinstance(value, list) and all(isinstance(p, dict) and "type" in p for p in value))
         for value in column
     ) and any(column)
-
-
-def _text_size(column: Sequence[Any]) -> float:
-    return mean_length(
-        value if isinstance(value, str) else "".join(str(part.get("text", part.get("value", ""))) for part in value)
-        for value in column
-    )
 
 
 def _role_of(fields: Values, lists: Sequence[Sequence[Any]]) -> str | None:
