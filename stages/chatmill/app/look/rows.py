@@ -55,14 +55,20 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
         if rank(path, LIST_NAMES) is not None:
             all_values[path] = [from_json(value) if isinstance(value, str) else value for value in all_values[path]]
     values = frequent(all_values, len(rows))
-    found = _of_columns(rows, values, all_values)
+    unmapped = _unmapped(values)
+    try:
+        found = _of_columns(rows, values, all_values)
+    except NoGuessError:
+        if not unmapped:
+            raise
+        return unmapped
     for guess in found:
         if guess.format == "table":
             add_common(guess, all_values, len(rows))
             _name_format(guess)
-    if not found:
+    if not found and not unmapped:
         raise NoGuessError(_no_column(values, all_values))
-    return [*_unmapped(values), *found]
+    return [*unmapped, *found]
 
 
 def _unmapped(values: Values) -> list[Guess]:
@@ -120,8 +126,9 @@ def _text_turns(values: Values) -> Guess | None:
 
 def _documents(values: Values) -> Guess | None:
     """Documents, where one column of texts is left, or the longest one has a name of texts."""
-    texts = [path for path in text_columns(values) if path == "." or rank(path, _TEXT_NAMES) == 0]
+    texts = [path for path in text_columns(values) if rank(path, _TEXT_NAMES) == 0]
     texts += [path for path in text_columns(values, MIN_TEXT) if path not in texts]
+    texts = ["."] if are_texts(values.get(".", [None])) else texts
     longest = max((mean_length(values[path]) for path in texts), default=0)
     named = [path for path in best_named(texts, _TEXT_NAMES) if mean_length(values[path]) >= MIN_SHARE * longest]
     if len(texts) != 1 and not named:
