@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import from_json
 
-from chatmill.datasets.near_duplicates import KeyBatches, RecordFiles, mark_near_duplicates
+from chatmill.datasets.near_duplicates import WITHIN, RecordFiles, keys_of, mark_near_duplicates
 from chatmill.datasets.split import (
     DUPLICATE,
     LEAKED,
@@ -72,7 +72,9 @@ def digest(
     exact: list[bytes] = []
     trained: list[int] = []
     questions: list[bytes] = []
-    near, scope = KeyBatches(), scopes.get(part.file.stem) if scopes is not None else "off"
+    compared: list[str] = []
+    compared_records: list[int] = []
+    scope = scopes.get(part.file.stem) if scopes is not None else "off"
     for number, line in enumerate(part.lines()):
         try:
             record = from_json(line)
@@ -90,7 +92,8 @@ def digest(
         exact.append(_hash(text))
         if scope != "off":
             within = scope == "within" or (scope is None and not is_generated(group))
-            near.add(record["text"], number, within=within)
+            compared.append(record["text"])
+            compared_records.append(number | WITHIN * within)
     split_array, records = np.frombuffer(splits, np.uint8), np.arange(len(splits))
     order = split_array + np.frombuffer(hashed, np.uint8)
     return Digests(
@@ -99,7 +102,7 @@ def digest(
         np.array(lines, np.uint64),
         _keys(exact, records, order, trained),
         _keys(questions, records, order, trained),
-        near.keys(),
+        keys_of(compared, compared_records),
     )
 
 
@@ -122,15 +125,8 @@ def _keys(
     return keys
 
 
-class Duplicates(NamedTuple):
-    """Records that duplicate another one: those on its side, and those on another side."""
-
-    own: NDArray[np.uint64]
-    leaked: NDArray[np.uint64]
-
-
-def duplicates_in(shard: Path, *, kind: str) -> Duplicates:
-    """The records in a shard of keys that duplicate another one.
+def duplicates_in(shard: Path, *, kind: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """The records in a shard of keys that duplicate another one: on its side, and on another side.
 
     Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
     or that was generated before all others; of several such ones, the first of those with the most trained messages. Of
@@ -145,7 +141,7 @@ def duplicates_in(shard: Path, *, kind: str) -> Duplicates:
     leaked = (split == TRAIN) & (kept_split != TRAIN)
     if kind == "question":
         leaked = is_hashed & (split != kept_split) | leaked & (keys["split"] >= BY_COLUMN)
-    return Duplicates(keys["record"][~first & (kind == "exact")], keys["record"][leaked])
+    return keys["record"][~first & (kind == "exact")], keys["record"][leaked]
 
 
 def find_duplicates(
@@ -186,10 +182,10 @@ def find_duplicates(
     for kind in ("exact", "question") if count else ():
         state = np.memmap(folder / "states", np.uint8, "r+")
         found = parallel_map(partial(duplicates_in, kind=kind), shards[kind])
-        for duplicates in progress(found, f"{kind} duplicates", total=len(shards[kind])):
-            leaked = duplicates.leaked if kind == "exact" else duplicates.leaked[state[duplicates.leaked] < DUPLICATE]
-            state[duplicates.own] = DUPLICATE
-            state[leaked] = LEAKED
+        for copies, leaked in progress(found, f"{kind} duplicates", total=len(shards[kind])):
+            still_leaked = leaked if kind == "exact" else leaked[state[leaked] < DUPLICATE]
+            state[copies] = DUPLICATE
+            state[still_leaked] = LEAKED
     if count and scopes is not None:
         records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
         mark_near_duplicates(shards["near"], records, parallel_map)

@@ -14,7 +14,7 @@ is not found.
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
@@ -38,7 +38,7 @@ SEED = 1
 BATCH = 1000  # texts that are hashed at once
 CACHED = 256  # texts in memory
 KEY_DTYPE = np.dtype([("hash", "<u8"), ("record", "<u8")])
-WITHIN = np.uint64(1 << 63)  # flag of a record that is compared with its own source, too
+WITHIN = 1 << 63  # flag of a record that is compared with its own source, too
 _MESSAGE = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n", re.DOTALL)
 _SYMBOLS = "$+<=>\U0001d000-\U0001ffff" + "".join(c for c in map(chr, range(0x80, 1 << 16)) if category(c)[0] == "S")
 _WORD = re.compile(rf"\w+|[{_SYMBOLS}]")  # emojis, currencies and signs of mathematics are words
@@ -114,43 +114,22 @@ def _similarity(one: set[str], other: set[str]) -> float:
     return common / (len(one) + len(other) - common)
 
 
-class KeyBatches:
-    """Collects the keys of texts, computed for many texts at a time."""
-
-    def __init__(self) -> None:
-        self._keys = [np.empty(0, KEY_DTYPE)]
-        self._texts: list[ComparedText] = []
-        self._records: list[int] = []  # with the flag WITHIN
-
-    def add(self, text: str, record: int, *, within: bool) -> None:
-        """Add a text; with `within` it is also compared with its own source."""
-        self._texts.append(ComparedText(text))
-        self._records.append(record | int(WITHIN) * within)
-        if len(self._texts) == BATCH:
-            self._hash()
-
-    def keys(self) -> NDArray[np.void]:
-        """The keys of all texts, BANDS for each."""
-        self._hash()
-        return np.concatenate(self._keys)
-
-    def _hash(self) -> None:
-        sets = [sorted(text.shingles) for text in self._texts]
-        if sets:
-            minima = np.array(
-                RMinHash.digests_from_token_sets(sets, BANDS * ROWS, SEED), np.uint64
-            )  # (T, BANDS * ROWS)
-            hashes = minima.reshape(len(sets), BANDS, ROWS)
-            mixed = np.zeros(hashes.shape[:2], np.uint64)
-            for row in range(ROWS):
-                mixed = (mixed ^ hashes[:, :, row]) * np.uint64(0x9E3779B97F4A7C15) ^ (mixed >> np.uint64(29))
-            mixed += np.arange(BANDS, dtype=np.uint64)  # so that a key of one band is none of another
-            numbers = np.array([crc32("|".join(text.numbers).encode()) for text in self._texts], np.uint64)
-            keys = np.empty(mixed.shape, KEY_DTYPE)
-            keys["hash"] = mixed ^ numbers[:, None] << np.uint64(32)
-            keys["record"] = np.array(self._records, np.uint64)[:, None]
-            self._keys.append(keys.ravel())
-        self._texts, self._records = [], []
+def keys_of(texts: Sequence[str], records: Sequence[int]) -> NDArray[np.void]:
+    """The keys of the texts of records, BANDS for each; the number of a record may have the flag WITHIN."""
+    keys = np.empty((len(texts), BANDS), KEY_DTYPE)
+    for start in range(0, len(texts), BATCH):
+        compared = list(map(ComparedText, texts[start : start + BATCH]))
+        sets = [sorted(text.shingles) for text in compared]
+        minima = np.array(RMinHash.digests_from_token_sets(sets, BANDS * ROWS, SEED), np.uint64)  # (T, BANDS * ROWS)
+        hashes = minima.reshape(len(sets), BANDS, ROWS)
+        mixed = np.zeros(hashes.shape[:2], np.uint64)
+        for row in range(ROWS):
+            mixed = (mixed ^ hashes[:, :, row]) * np.uint64(0x9E3779B97F4A7C15) ^ (mixed >> np.uint64(29))
+        mixed += np.arange(BANDS, dtype=np.uint64)  # so that a key of one band is none of another
+        numbers = np.array([crc32("|".join(text.numbers).encode()) for text in compared], np.uint64)
+        keys["hash"][start : start + BATCH] = mixed ^ numbers[:, None] << np.uint64(32)
+    keys["record"] = np.array(records, np.uint64)[:, None]
+    return keys.ravel()
 
 
 class RecordFiles(NamedTuple):
@@ -210,7 +189,7 @@ def _candidates(keys: NDArray[np.void], records: RecordFiles) -> Pairs:
     Held-out records come first, so that a record of train meets one if there is any; else the order is that of files.
     """
     states, positions = records.states(), records.positions()
-    owners = (keys["record"] & ~WITHIN).astype(np.int64)
+    owners = (keys["record"] & ~np.uint64(WITHIN)).astype(np.int64)
     kept = states[owners] < DUPLICATE
     keys, owners = keys[kept], owners[kept]
     order = np.lexsort((owners, states[owners], keys["hash"]))
@@ -222,7 +201,7 @@ def _candidates(keys: NDArray[np.void], records: RecordFiles) -> Pairs:
     places = np.flatnonzero(~begins)
     pairs = np.concatenate([np.stack([first[places], places], 1), np.stack([places - 1, places], 1)])
     sources = np.searchsorted(np.array(records.starts()), positions[owners], "right")
-    within = (keys["record"] & WITHIN) > 0
+    within = (keys["record"] & np.uint64(WITHIN)) > 0
     one, other = pairs.T
     allowed = (sources[one] != sources[other]) | (within[one] & within[other])
     allowed &= (owners[one] != owners[other]) & (states[owners[other]] == TRAIN)

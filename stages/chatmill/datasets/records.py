@@ -44,21 +44,9 @@ _REASONS = {"role out of order": "role_order", "empty turn": "empty_turn", "no a
 
 def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator[Record | Reject]:
     """The conversations of a dataset as records, and a reject for each invalid entry and each part that is left out."""
-    dataset = dataset_of(parameters)
+    dataset = open_dataset(parameters)
     for row in dataset.rows:
         yield from entries_of(dataset.item(row), source, parameters, tally)
-
-
-def dataset_of(parameters: SourceParameters) -> Dataset:
-    return open_dataset(
-        parameters.path,
-        parameters.format,
-        limit=parameters.limit,
-        seed=parameters.seed,
-        mapping=parameters.mapping,
-        roles=parameters.roles,
-        files=parameters.patterns,
-    )
 
 
 def entries_of(
@@ -206,7 +194,7 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
         workers += size // LARGE_BYTES
-    dataset = dataset_of(parameters)
+    dataset = open_dataset(parameters)
     rows = iter(progress(dataset.rows, f"prepare {source}"))
     batches = iter(lambda: list(islice(rows, BATCH_ROWS)), [])
     convert = partial(_convert, source=source, parameters=parameters)
@@ -241,7 +229,7 @@ def _convert(
 
 @lru_cache(maxsize=1)  # each process converts by a dataset of its own
 def _dataset(parameters: str) -> Dataset:
-    return dataset_of(SourceParameters.model_validate_json(parameters))
+    return open_dataset(SourceParameters.model_validate_json(parameters))
 
 
 def _tools_of(record: Record) -> list[str]:

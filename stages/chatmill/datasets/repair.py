@@ -56,15 +56,7 @@ class SourceParameters(BaseModel, extra="forbid", frozen=True):
 
     @property
     def mapping(self) -> TableMapping | None:
-        if self.columns is None:
-            return None
-        return TableMapping(
-            columns=self.columns,
-            roles=self.roles or {},
-            first=self.first,
-            turn_separator=self.turn_separator,
-            languages=None if self.languages is None else tuple(self.languages),
-        )
+        return None if self.columns is None else TableMapping.model_validate(self, from_attributes=True)
 
 
 # Counts what became of the messages of a dataset: read = kept + rejected, for messages and for bytes of their text.

@@ -10,7 +10,6 @@ import zstandard
 from pyarrow import ipc
 
 from chatmill.app.cli import main
-from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.pipeline.params_file import read_params
 from chatmill.tokenizer.vocabulary.tokenizer_folder import write_folder
@@ -106,9 +105,7 @@ def test_the_default_sources_are_recognised(name, capsys):
 def test_the_section_is_what_prepare_reads(tmp_path, capsys):
     (tmp_path / "x.jsonl").write_bytes(lines())
     _, section, _ = look(capsys, tmp_path / "x.jsonl")
-    found = yaml.safe_load(section)["prepare"]["x"]
-    mapping = TableMapping.model_validate({"columns": found["columns"], "roles": found["roles"]})
-    assert len(list(read_dataset(tmp_path / "x.jsonl", found["format"], limit=None, seed=0, mapping=mapping))) == 60
+    assert len(list(read_dataset(**yaml.safe_load(section)["prepare"]["x"]))) == 60
 
 
 @pytest.mark.parametrize(

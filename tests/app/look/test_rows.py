@@ -89,6 +89,11 @@ def test_messages_are_found_under_any_keys_and_names(variant, changes, tmp_path)
     assert trial.share == 1
 
 
+def test_messages_are_found_in_cells_that_hold_them_as_json(tmp_path):
+    trial = proposed(tmp_path, [{"chat": json.dumps(row["messages"])} for row in conversations(0)])
+    assert (trial.guess.columns, trial.share) == ({"messages": "chat"}, 1)
+
+
 @pytest.mark.parametrize(
     "keys", ["prompt completion", "question answer", "instruction output", "d.query d.reply", "Q A"]
 )
@@ -135,7 +140,6 @@ def test_a_column_of_texts_alone_holds_documents(key):
         ({"text": "<|im_start|>user\nHi"}, "the marks of a chat template"),
         ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers within a line"),
         ({"x": 1}, "no column holds a conversation"),
-        ({"messages": '[{"role": "user", "content": "Hi"}]'}, "holds JSON as text"),
         ({"conversation": [["Hi you there", "Hello to you"]]}, "holds pairs of texts"),
         ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, "not the name of a speaker"),
         ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, "no column holds their questions"),

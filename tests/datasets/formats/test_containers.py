@@ -12,7 +12,6 @@ from pyarrow import ipc, parquet
 
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import Example
-from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import read_dataset
 
 COLUMNS = {"prompt": "Q", "response": "A, so"}
@@ -21,7 +20,7 @@ ROWS = [{"Q": f"Is it open? {number}", "A, so": "Yes.", "n": number} for number 
 
 
 def read(path, **columns):
-    return list(read_dataset(path, "table", limit=None, seed=0, mapping=TableMapping(columns=columns)))
+    return list(read_dataset(path, "table", columns=columns))
 
 
 def questions(found):

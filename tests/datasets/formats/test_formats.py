@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from chatmill.datasets.formats.example import Document, Reject
-from chatmill.datasets.formats.mapping import TableMapping
 from chatmill.datasets.formats.registry import FORMAT_NAMES, read_dataset
 from support.mutated_files import check_mutations
 
@@ -17,8 +16,7 @@ PAIR = ["u:Hi a:Yo"]
 
 def read(file, name, columns="", limit=None, **options):
     """The entries of a file; the mapping is YAML."""
-    mapping = TableMapping.model_validate(yaml.safe_load(columns)) if columns else None
-    return list(read_dataset(file, name, limit=limit, seed=0, mapping=mapping, **options))
+    return list(read_dataset(file, name, limit=limit, **(yaml.safe_load(columns) or {}), **options))
 
 
 def shown(item):

@@ -11,7 +11,7 @@ from typing import Any
 from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import MIN_KEPT, Trial, propose, section_text
 from chatmill.app.look.rows import NAMED
-from chatmill.app.look.sample import Container, Sample, in_words, take_sample
+from chatmill.app.look.sample import PARQUET, YAML, Sample, take_sample
 from chatmill.app.terminal.text import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS, speakers
@@ -29,15 +29,15 @@ _MAX_SHOWN = 600  # characters of a conversation
 
 def sample_lines(sample: Sample) -> Iterator[str]:
     count = f"{len(sample.files):,} files, " if sample.files != [sample.path] else ""
-    unit = "lines" if sample.kind.is_text else "entries"
-    about = "" if sample.is_complete or sample.kind.container == Container.PARQUET else "about "
+    unit = "lines" if sample.is_text else "entries"
+    about = "" if sample.is_complete or sample.kind == PARQUET else "about "
     entries = f", {about}{sample.entries:,} {unit}" if sample.entries else ""
-    yield f"{sample.path}: {count}{in_words(sample.kinds)}, {format_size(sample.bytes)}{entries}"
+    yield f"{sample.path}: {count}{' and '.join(sorted(sample.words))}, {format_size(sample.bytes)}{entries}"
     yield from left_out_lines(sample)
     if not sample.is_complete:
         several = f" of {len(sample.read)} files" if len(sample.files) > 1 else ""
         yield f"all that follows is of a sample from the beginning{several}"
-    if not sample.kind.is_text and sample.kind.container != Container.YAML:
+    if not sample.is_text and sample.kind != YAML:
         yield from columns_lines(sample.rows)
 
 
@@ -85,12 +85,13 @@ def trial_lines(trial: Trial) -> Iterator[str]:
         yield f"rejected: {counts_text(rejected)}"
     if left_out := {name: count for name, count in trial.reasons.items() if name in WANTED}:
         yield f"not counted: {counts_text(left_out)}"
-    messages = trial.counts["messages"]
+    counts = trial.tally.content()
+    messages = counts["messages"]
     parts = {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count}
     if parts:
         yield f"left out: of {messages['read']:,} messages {counts_text(parts)}"
-    if trial.counts["repaired"]:
-        yield f"changed by rule: {counts_text(trial.counts['repaired'])}"
+    if counts["repaired"]:
+        yield f"changed by rule: {counts_text(counts['repaired'])}"
     for reject in sorted(trial.first.values(), key=lambda reject: reject.part)[:_MAX_REASONS]:  # entries before parts
         yield shorten(f"  {reject.reason}: {reject.place}: {reject.detail}", 200)
 
@@ -216,12 +217,9 @@ def speaker_names(sample: Sample, trial: Trial) -> Counter[str]:
         return speakers(sample.files, trial.guess.format)
     columns = trial.guess.columns or NAMED.get(trial.guess.format, {})
     path, role = columns.get("messages", ""), columns.get("role", "role")
-    names = Counter[str]()
-    for row in sample.rows:
-        for value in by_path([{".": row} if path == "." else row]).get(path, []):
-            for message in value if isinstance(value, list) else []:
-                names.update(str(name) for name in by_path([message]).get(role, []))
-    return names
+    lists = [value for value in by_path(sample.rows).get(path, []) if isinstance(value, list)]
+    messages = by_path(message for value in lists for message in value)
+    return Counter(str(name) for name in messages.get(role, []))
 
 
 def examples(trial: Trial) -> list[str]:

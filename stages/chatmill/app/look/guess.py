@@ -1,16 +1,12 @@
-"""What a guess is, whose the names of speakers are, and guesses of rows that are texts."""
+"""What a guess is, and by what it is made: the values of columns, their names, and the names of speakers."""
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import mean
 from typing import Any
 
-from chatmill.datasets.formats import chats
 from chatmill.datasets.formats.mapping import USUAL_NAMES, Speaker
-
-# Guesses the format of rows, from some of them: a section for params.yaml, and what a person should check.
 
 MIN_SHARE = 0.8  # of the rows, in which a column has the expected shape
 MAX_DEPTH = 4  # of keys inside each other
@@ -38,26 +34,27 @@ class Guess:
 
 
 class NoGuessError(ValueError):
-    """Raised for rows that no format reads; the message says why, and what it would need."""
+    """Raised for what no format reads; the message says why, and what it would need."""
+
+
+# The values of columns: which are there, and what they look like.
 
 
 def by_path(rows: Iterable[Any]) -> Values:
-    """The values under each path of keys that are not null."""
+    """The values under each path of keys that are not null; a row that is no object is under `.`."""
     result = defaultdict[str, list[Any]](list)
     for row in rows:
-        for path, value in _paths(row):
+        for path, value in _paths(row if isinstance(row, dict) else {".": row}):
             result[path].append(value)
     return dict(result)
 
 
-def _paths(entry: Any, before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    if not isinstance(entry, dict) or depth == MAX_DEPTH:
-        return
+def _paths(entry: dict[Any, Any], before: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     for key, value in entry.items():
         path = f"{before}.{key}" if before else str(key)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and depth + 1 < MAX_DEPTH:
             yield from _paths(value, path, depth + 1)
-        elif value is not None:
+        elif value is not None and not isinstance(value, dict):
             yield path, value
 
 
@@ -71,11 +68,15 @@ def are_texts(found: Sequence[Any]) -> bool:
     return all(isinstance(value, str) for value in found) and any(value.strip() for value in found)
 
 
+def are_lists(found: Sequence[Any]) -> bool:
+    return all(isinstance(value, list) for value in found)
+
+
 _DATE_WORDS = (  # how the words of dates begin, in some languages
     "jan ene gen feb fév fev mar mär apr abr avr may mai mag jun jui giu jul lug aug ago aoû sep set oct okt "
     "ott out nov dec déc dez dic mon tue wed thu fri sat sun am pm utc gmt t z uhr de at st nd rd th h 年 月 日 時 分"
 )
-_DATE = rf"(?=\D*\d)(?:[\W\d_]+|(?:{'|'.join(_DATE_WORDS.split())})[^\W\d_]{{0,8}}(?![^\W\d_]))+"
+_DATE = rf"(?=\D*\d)(?:[\W\d_]++|(?:{'|'.join(_DATE_WORDS.split())})[^\W\d_]{{0,8}}(?![^\W\d_]))+"
 _IDENTIFIER = re.compile(rf"(?i)[\w-]*[_\d-][\w-]*|\S+/\S*|\S+@\S+|{_DATE}")
 
 
@@ -84,9 +85,28 @@ def are_identifiers(found: Sequence[Any]) -> bool:
     return sum(_IDENTIFIER.fullmatch(str(value)) is not None for value in found) > 0.8 * len(found)
 
 
+_MAX_LABELS = 20  # different texts of a column of labels
+_MAX_LABEL = 60  # characters of a label, on average
+
+
+def are_labels(found: Sequence[Any]) -> bool:
+    """Whether texts are few different ones, which are short."""
+    few = len({*map(str, found)}) <= min(_MAX_LABELS, len(found) / 3)
+    return len(found) >= 3 and few and mean_length(found) < _MAX_LABEL
+
+
+def text_columns(values: Values, min_length: float = 0) -> list[str]:
+    """The columns of texts that are neither labels nor names of things."""
+    texts = [path for path, found in values.items() if are_texts(found) and not are_labels(found)]
+    return [path for path in texts if not are_identifiers(values[path]) and mean_length(values[path]) >= min_length]
+
+
 def mean_length(texts: Iterable[Any]) -> float:
     lengths = [len(str(text)) for text in texts]
     return sum(lengths) / len(lengths) if lengths else 0.0
+
+
+# The names of columns.
 
 
 def words_of(path: str) -> list[str]:
@@ -99,11 +119,19 @@ def rank(path: str, names: Sequence[str]) -> float | None:
 
     None for a path in which there is none of them.
     """
-    key = path.rpartition(".")[2].lower()
-    if key in names:
-        return float(names.index(key))
+    if is_named(path, names):
+        return float(names.index(_key(path)))
     found = [names.index(word) + len(names) * (1 + at) for at, word in enumerate(words_of(path)) if word in names]
     return float(min(found)) if found else None
+
+
+def is_named(path: str, names: Sequence[str]) -> bool:
+    """Whether the last key of a path is one of the names."""
+    return _key(path) in names
+
+
+def _key(path: str) -> str:
+    return path.rpartition(".")[2].lower()
 
 
 def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
@@ -111,7 +139,7 @@ def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
     return [path for _, path in sorted(ranked, key=lambda item: item[0])]
 
 
-# Tells whose the names of speakers are: those of the user, of the assistant, of others.
+# The names of speakers: of the user, of the assistant, of others.
 
 MAX_NAMES = 12  # in all rows; more are names of persons, or numbers
 _USUAL = {name: speaker for speaker, names in USUAL_NAMES.items() for name in names}
@@ -134,8 +162,7 @@ _PROBABLE = {name: speaker for speaker, names in _LIKELY.items() for name in nam
 
 def speaker_of(name: str) -> str | None:
     """Whose a name is that is usual or likely; None for others."""
-    key = name.strip().lower().replace(" ", "_")
-    return _USUAL.get(name.lower()) or _PROBABLE.get(key)
+    return _USUAL.get(name.lower()) or _PROBABLE.get(name.strip().lower().replace(" ", "_"))
 
 
 def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
@@ -145,12 +172,15 @@ def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
     """
     roles, doubts = guess.roles, guess.doubts
     counts = Counter(name for names in orders for name in names)
-    known = _known(counts)
+    known = {name: speaker for name in counts if (speaker := speaker_of(name)) is not None}
+    if len({name.lower() for name in known} & {"q", "a"}) == 1:  # which are known only together
+        known = {name: speaker for name, speaker in known.items() if len(name) > 1}
     for name, speaker in known.items():
         if name.lower() not in _USUAL:
             roles.setdefault(speaker, []).append(name)
-    if roles:
-        doubts.append(f"roles: by their names, {_in_words(roles)}")
+            doubts.append(f"roles: by its name, {name!r} is taken as {speaker}")
+
+    # Who is the assistant, where the system replies to the user.
     there = {*known.values()}
     system = next((name for name, speaker in known.items() if speaker == "system"), "")
     replies = sum(system in names[1:] for names in orders)
@@ -158,6 +188,8 @@ def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
         roles["assistant"] = [system]
         there.add("assistant")
         doubts.append(f"roles: {system!r} replies to the user, so it is taken to be the assistant")
+
+    # Names that say nothing.
     unknown = [name for name in counts if name not in known]
     if len(unknown) > MAX_NAMES or (len(unknown) > 2 and not there & {"user", "assistant"}):
         more = sum(len({*names}) > 2 for names in orders)
@@ -166,7 +198,7 @@ def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
         doubts.append(f"first: {doubt}{others}")
         guess.first = "user"
         return
-    firsts = Counter(next(iter(names), "") for names in orders)
+    firsts = Counter(names[0] for names in orders if names)
     unknown.sort(key=lambda name: (-firsts[name], -counts[name]))
     for speaker, why in (("user", "begins most conversations"), ("assistant", "is the other one")):
         if speaker not in there and unknown:
@@ -175,130 +207,3 @@ def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:
     if unknown:
         names = ", ".join(f"{name!r} ({counts[name]:,})" for name in unknown)
         doubts.append(f"roles: say whose these are, or list them under ignore: {names}")
-
-
-def _known(names: Iterable[str]) -> dict[str, str]:
-    """Whose the names are that are usual or likely; `q` and `a` are so only together."""
-    found = {name: speaker for name in names if (speaker := speaker_of(name)) is not None}
-    if len({name.lower() for name in found} & {"q", "a"}) == 1:
-        return {name: speaker for name, speaker in found.items() if len(name) > 1}
-    return found
-
-
-def _in_words(roles: dict[str, list[str]]) -> str:
-    return "; ".join(
-        f"{', '.join(map(repr, names))} {'is' if len(names) == 1 else 'are'} taken as {speaker}"
-        for speaker, names in roles.items()
-    )
-
-
-# Guesses of rows that are texts: conversations whose turns a mark separates, or prose.
-
-SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "<EOT>", " EOS ", "|||", "\t")
-_MARK = re.compile(
-    r"(?m)^[ \t]*(?:#{1,6} ?)?[*_]{0,2}([^\W\d_][\w .-]{0,24}?)[ \t]*(?::[*_]{0,2}|[*_]{1,2}[ \t]*:)(?=\s)"
-)
-_TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
-_INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
-_OPENING = re.compile(rf"[ \t]*(?:#{{1,6}} ?)?[*_]{{0,2}}(?:{'|'.join(chats.ROLES)})[*_]{{0,2}}:")
-_ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
-MIN_MARKED = 0.8  # of the texts
-
-
-def marked(texts: Sequence[str]) -> Guess | None:
-    """The guess of texts in which names of speakers at the start of a line begin a turn, without their column."""
-    marks = [_MARK.findall(text) for text in texts]
-    in_texts = Counter(name for names in marks for name in {*names})
-    often = {name for name, count in in_texts.items() if count >= MIN_MARKED * len(texts)}
-    speakers = [name for name in in_texts if name in often or speaker_of(name) in ("user", "assistant", "system")]
-    kinds = {speaker_of(name) for name in speakers}
-    known = {"user", "assistant"} <= kinds
-    share = mean(len({*names} & {*speakers}) >= 2 for names in marks) if marks else 0.0
-    if len(speakers if known else often) < 2 or share < (0.5 if known else MIN_MARKED):
-        return None
-    names = speakers if known else sorted(often)
-    guess = Guess(columns={"messages": "."})
-    orders = [[name for name in found if name in names] for found in marks]
-    name_speakers(guess, [order for order in orders if order])
-    if {*names} <= chats.ROLES.keys() and all(_OPENING.match(text.lstrip("\n")) for text in texts[:20]):
-        guess.format = "markers"
-    return guess
-
-
-def separated(texts: Sequence[str], *, lines: bool = False) -> Guess | None:
-    """The guess of texts with a separator between the turns, without their column; with `lines` each line is one."""
-    for separator in (*SEPARATORS, "\n") if lines and not _is_wrapped("\n".join(texts).split("\n")) else SEPARATORS:
-        turns = [text.strip().count(separator) for text in texts]
-        if mean(count > 0 for count in turns) >= MIN_MARKED:
-            doubt = f"turn_separator: {separator!r} is taken to separate turns, and the first one to be the user's"
-            return Guess(columns={"messages": "."}, turn_separator=separator, doubts=[doubt])
-    return None
-
-
-def check_template(texts: Sequence[str]) -> None:
-    """Raise NoGuessError for texts that a chat template rendered."""
-    found = [match[0] for text in texts if (match := _TEMPLATE.search(text))]
-    if found and len(found) > 0.5 * len(texts):
-        raise NoGuessError(
-            f"the texts hold the marks of a chat template ({found[0]}): write the messages as they were before it"
-        )
-    inline = [{speaker_of(name) for name in _INLINE.findall(text)} for text in texts]
-    if sum({"user", "assistant"} <= speakers for speakers in inline) > 0.5 * len(texts):
-        raise NoGuessError(
-            "the texts hold names of speakers within a line, as '### Human: … ### Assistant: …': write each turn on a "
-            "line of its own"
-        )
-
-
-def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
-    """The guess of the paragraphs of a text file. Raises NoGuessError."""
-    lines = [line for paragraph in paragraphs for line in paragraph.split("\n") if line.strip()]
-    whole = chats.HEADINGS.sub("", "\n\n".join(paragraphs))
-    first, speakers = _MARK.match(whole), {speaker_of(name) for name in _MARK.findall(whole)}
-    is_chat = first is not None and speaker_of(first[1]) is not None and {"user", "assistant"} <= speakers
-    if is_chat and (guess := marked(paragraphs) or marked([whole])):
-        return _markers(guess, paragraphs)
-    if not markdown:
-        if mean("__eou__" in line for line in lines) >= MIN_MARKED:
-            return Guess(format="dailydialog")
-        if (guess := marked(paragraphs)) is not None:
-            return _markers(guess, paragraphs)
-        if (guess := separated(lines)) is not None:
-            return guess
-        check_template(paragraphs)
-        if sum(map(str.isalpha, "".join(lines))) <= 0.3 * sum(map(len, lines)):
-            raise NoGuessError("its lines hold numbers, not text")
-        if _are_turns(paragraphs):
-            doubts = [
-                "each line is taken to be a turn, a blank line to end the conversation: prose is format: documents"
-            ]
-            return Guess(format="text", doubts=doubts)
-    doubts = ["it has no marks of speakers: it is taken to be prose, and each file to be a document"]
-    return Guess(format="documents", doubts=doubts)
-
-
-def _markers(guess: Guess, paragraphs: Sequence[str]) -> Guess:
-    """The format of marked paragraphs. Raises NoGuessError for names that it does not know."""
-    if guess.format == "markers":
-        return Guess(format="markers")
-    names = {name for text in paragraphs for name in _MARK.findall(text)}
-    speakers = names & {name for found in guess.roles.values() for name in found}
-    usual = {name for found in USUAL_NAMES.values() for name in found}
-    shown = sorted(speakers or {name for name in names if name.lower() in usual})
-    raise NoGuessError(
-        f"its speakers are named {', '.join(shown)}: the format markers reads Human:, User:, Assistant: and System: in "
-        'a text file; for others write JSON lines, {"text": …} for each conversation'
-    )
-
-
-def _is_wrapped(lines: Sequence[str]) -> bool:
-    return mean(line.rstrip().endswith(_ENDS) for line in lines) < 0.5
-
-
-def _are_turns(paragraphs: Sequence[str]) -> bool:
-    counts = [paragraph.count("\n") + 1 for paragraph in paragraphs]
-    lines = [line for paragraph in paragraphs for line in paragraph.split("\n")]
-    several = mean(count >= 2 for count in counts) >= MIN_MARKED
-    ended = mean(line.rstrip().endswith(_ENDS) for line in lines) >= 0.6
-    headings = mean(line.startswith(("#", "- ", "* ", "|", ">")) for line in lines) > 0.1
-    return several and len(counts) > 1 and ended and not headings

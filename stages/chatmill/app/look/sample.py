@@ -1,48 +1,28 @@
 """Takes a sample of a dataset: what its files are, and some of their entries."""
 
+import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from chatmill.datasets.formats.containers import files_of, object_rows, pyarrow_errors, rows_of
+from chatmill.datasets.formats.containers import files_of, pyarrow_errors, rows_of
 from chatmill.datasets.formats.example import Reject, num_bytes
-from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, json_entries, open_decompressed, separator_of
+from chatmill.datasets.formats.row_readers import PACKED, inner_suffix, lines, open_decompressed, separator_of
 
 # Tells what a file is, by its name and its first bytes.
 
-
-class Container(Enum):
-    JSON_LINES = "JSON lines"
-    JSON_ARRAY = "a JSON array"
-    JSON_OBJECT = "a JSON object"
-    JSON_OBJECTS = "JSON objects"
-    JSON_ROWS = "a JSON object of rows"
-    CSV = "CSV"
-    TSV = "TSV"
-    PARQUET = "Parquet"
-    ARROW = "Arrow"
-    TEXT = "plain text"
-    MARKDOWN = "Markdown"
-    YAML = "YAML"
-
-
+TEXT, MARKDOWN, YAML, PARQUET = "plain text", "Markdown", "YAML", "Parquet"
 _SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_WITH_HEADER = (Container.CSV, Container.TSV)
 _BY_SUFFIX = {
-    ".csv": Container.CSV,
-    ".tsv": Container.TSV,
-    ".txt": Container.TEXT,
-    ".text": Container.TEXT,
-    ".md": Container.MARKDOWN,
-    ".yaml": Container.YAML,
-    ".yml": Container.YAML,
-}
+    ".csv": "CSV", ".tsv": "TSV", ".parquet": PARQUET, ".arrow": "Arrow", ".feather": "Arrow",
+    ".txt": TEXT, ".text": TEXT, ".md": MARKDOWN, ".yaml": YAML, ".yml": YAML,
+}  # fmt: skip
+_BY_MARK = {b"PAR1": PARQUET, b"ARROW1": "Arrow"}
 _UNREADABLE = {
     b"PK\x03\x04": "a ZIP archive, or a document of an office program: unpack it, or save it as CSV",
     b"%PDF": "a PDF: convert it to text, as by pdftotext",
@@ -53,84 +33,32 @@ _UNREADABLE = {
 }
 
 
-class FileKind(NamedTuple):
-    container: Container
-    separator: str = ""  # of a table, such as `commas`
-    compression: str = ""  # such as `gzip`
+def kind_of(file: Path) -> tuple[str, str]:
+    """What a file holds, and the same with how it is written and compressed.
 
-    @property
-    def content(self) -> "FileKind":
-        """The kind of what it holds, compressed or not."""
-        return self._replace(compression="")
-
-    @property
-    def is_text(self) -> bool:
-        return self.container in (Container.TEXT, Container.MARKDOWN)
-
-    @property
-    def is_json(self) -> bool:
-        return self.container.name.startswith("JSON")
-
-
-def kind_of(file: Path) -> FileKind:
-    """What a file is. Raises ValueError for one that no reader reads."""
+    Raises ValueError for one that no reader reads.
+    """
     with open_decompressed(file) as stream:
-        start = stream.read(1 << 16)
-    container = _container(file, start)
-    separator = _SEPARATORS[separator_of(file)] if container in _WITH_HEADER else ""
-    return FileKind(container, separator, PACKED.get(file.suffix, ""))
-
-
-def in_words(kinds: Iterable[FileKind]) -> str:
-    """The kinds of files as one: `plain text and Markdown, some compressed by gzip`."""
-    kinds = list(kinds)
-    words = [" and ".join(sorted({kind.container.value for kind in kinds}, reverse=True))]
-    if separators := sorted({kind.separator for kind in kinds} - {""}):
-        words.append(f"separated by {' and '.join(separators)}")
-    if compressions := sorted({kind.compression for kind in kinds} - {""}):
-        some = "" if all(kind.compression for kind in kinds) else "some "
-        words.append(f"{some}compressed by {' and '.join(compressions)}")
-    return ", ".join(words)
-
-
-def _container(file: Path, start: bytes) -> Container:
-    suffix = inner_suffix(file).lower()
+        start = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     if reason := next((reason for mark, reason in _UNREADABLE.items() if start.startswith(mark)), None):
         raise ValueError(f"{file}: {reason}")
-    if not start.strip():
+    if not start:
         raise ValueError(f"{file}: empty: expected conversations or texts")
-    if start.startswith(b"PAR1") or suffix == ".parquet":
-        return Container.PARQUET
-    if start.startswith(b"ARROW1") or suffix in (".arrow", ".feather"):
-        return Container.ARROW
-    if b"\x00" in start:
+    marked = next((kind for mark, kind in _BY_MARK.items() if start.startswith(mark)), None)
+    kind = marked or _BY_SUFFIX.get(inner_suffix(file).lower(), "JSON")
+    if b"\x00" in start and kind not in _BY_MARK.values():
         raise ValueError(f"{file}: binary data that no reader knows: save it as JSON lines, CSV, Parquet or text")
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
-    return _json_container(file, start)
-
-
-def _json_container(file: Path, start: bytes) -> Container:
-    """How the values of a JSON file stand beside each other. Raises ValueError where it is no JSON."""
-    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text.startswith(b"["):
-        lines = text.split(b"\n", 2)
-        is_lines = len(lines) > 2 and lines[0].rstrip().endswith(b"]") and lines[1].startswith(b"[")
-        return Container.JSON_LINES if is_lines else Container.JSON_ARRAY
-    suffix = inner_suffix(file).lower()
-    if suffix == ".json" and object_rows(file) is not None:
-        return Container.JSON_ROWS
-    is_named_lines = suffix in (".jsonl", ".ndjson")
-    is_line = text.startswith(b"{") and b"\n" not in text.rstrip() and not is_named_lines
-    if re.match(rb"\{\s*\r?\n", text) or is_line:
-        with open_decompressed(file) as stream:
-            is_several = re.search(rb"\n\}\s*\n?\{", stream.read(1 << 20)) is not None
-        return Container.JSON_OBJECTS if is_several else Container.JSON_OBJECT
-    if not text.startswith((b"{", b'"')):
-        raise ValueError(
-            f"{file}: no JSON, and its name does not say what else: name a table .csv or .tsv, a text .txt"
-        )
-    return Container.JSON_LINES
+    words = kind
+    if kind == "JSON":
+        if not start.startswith((b"{", b"[", b'"')):
+            raise ValueError(
+                f"{file}: no JSON, and its name does not say what else: name a table .csv or .tsv, a text .txt"
+            )
+        has_lines = re.match(rb"[^\n]+\n[{\[\"]", start) is not None
+        words = "JSON lines" if has_lines else "a JSON array" if start.startswith(b"[") else "a JSON object"
+    if kind in ("CSV", "TSV"):
+        words += f", separated by {_SEPARATORS[separator_of(file)]}"
+    return kind, words + (f", compressed by {PACKED[file.suffix]}" if file.suffix in PACKED else "")
 
 
 def ending(file: Path) -> str:
@@ -138,13 +66,15 @@ def ending(file: Path) -> str:
     return inner_suffix(file) + (file.suffix if file.suffix in PACKED else "")
 
 
-# Reads some entries of files of any size: from the beginning, and where that is cheap from the middle and the end.
+# Reads some entries of files of any size, from their beginnings.
 
-MAX_ENTRIES = 500  # of the beginning of a file
+MAX_ENTRIES = 500  # of all files
+MIN_ENTRIES = 30  # of a file, of as many as there are
 MAX_BYTES = 3_000_000  # of the entries of a file, about
 MAX_FILES = 9  # of a folder, of which entries are read
 _MAX_KINDS = 200  # files of a folder that are opened to see what they are
-_TEXT_BYTES = 300_000  # from the beginning of a text file
+_MAX_LINES = 5000  # of a text file
+_TEXT_BYTES = 300_000  # of these lines, about
 
 
 @dataclass
@@ -152,8 +82,8 @@ class Sample:
     """The files that are looked at, and what was read of them."""
 
     path: Path
-    kind: FileKind  # of what the files hold
-    kinds: set[FileKind]  # of the files themselves, some of which may be compressed
+    kind: str  # of what the files hold
+    words: set[str]  # their kinds as people say it
     files: list[Path]
     others: list[Path] = field(default_factory=list)  # in the folder
     read: list[Path] = field(default_factory=list)  # of them, those of which the beginning was read
@@ -162,6 +92,10 @@ class Sample:
     is_complete: bool = False
     errors: dict[Path, str] = field(default_factory=dict)  # of files in the folder that cannot be read
     limit: int = MAX_ENTRIES  # of the entries of a file
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind in (TEXT, MARKDOWN)
 
     @property
     def bytes(self) -> int:
@@ -175,42 +109,28 @@ def take_sample(path: Path) -> Sample:
     """
     every = files_of(path)
     opened = evenly(every, _MAX_KINDS)
-    kinds, errors = _kinds(opened)
-    contents = _contents(kinds)
-    sizes = Counter[FileKind]()
-    for file, content in contents.items():
-        sizes[content] += file.stat().st_size
-    data = [content for content in sizes if content.container not in (Container.MARKDOWN, Container.YAML)]
-    chosen = max(data or sizes, key=lambda content: sizes[content])
-    taken = [file for file, content in contents.items() if content == chosen]
-    endings = {ending(file) for file in taken}
-    alike = {file for file in every if ending(file) in endings}.difference(opened)
-    files = [file for file in every if file in alike or contents.get(file) == chosen]
-    sample = Sample(path, chosen, {kinds[file] for file in taken}, files, errors=errors)
-    fill(sample, every)
-    return sample
-
-
-def _contents(kinds: dict[Path, FileKind]) -> dict[Path, FileKind]:
-    """What the files hold, compressed or not. Several Markdown files are text, a single one may describe the data."""
-    contents = {file: kind.content for file, kind in kinds.items()}
-    text, markdown = FileKind(Container.TEXT), FileKind(Container.MARKDOWN)
-    if text in contents.values() and sum(content == markdown for content in contents.values()) > 1:
-        return {file: text if content == markdown else content for file, content in contents.items()}
-    return contents
-
-
-def _kinds(files: list[Path]) -> tuple[dict[Path, FileKind], dict[Path, str]]:
-    """What the files are, and what is wrong with others. Raises ValueError where none can be read."""
-    kinds, errors = {}, {}
-    for file in files:
+    found: dict[Path, tuple[str, str]] = {}
+    errors: dict[Path, str] = {}
+    for file in opened:
         try:
-            kinds[file] = kind_of(file)
+            found[file] = kind_of(file)
         except ValueError as error:
             errors[file] = str(error)
-    if not kinds:
+    if not found:
         raise ValueError(next(iter(errors.values())))
-    return kinds, errors
+    kinds = {file: kind for file, (kind, _) in found.items()}
+    if TEXT in kinds.values() and [*kinds.values()].count(MARKDOWN) > 1:  # a single one may describe the data
+        kinds = {file: TEXT if kind == MARKDOWN else kind for file, kind in kinds.items()}
+    sizes = Counter[str]()
+    for file, kind in kinds.items():
+        sizes[kind] += file.stat().st_size
+    chosen = max(sizes.keys() - {MARKDOWN, YAML} or sizes, key=lambda kind: sizes[kind])
+    taken = [file for file, kind in kinds.items() if kind == chosen]
+    alike = {ending(file) for file in taken}
+    files = [file for file in every if (kinds.get(file) == chosen if file in opened else ending(file) in alike)]
+    sample = Sample(path, chosen, {found[file][1] for file in taken}, files, errors=errors)
+    fill(sample, every)
+    return sample
 
 
 def evenly(files: list[Path], count: int) -> list[Path]:
@@ -222,95 +142,57 @@ def fill(sample: Sample, every: list[Path]) -> None:
     """Read the beginnings of the sample's files; `every` is all files of the folder."""
     sample.others = [file for file in every if file not in {*sample.files}]
     sample.read = evenly(sample.files, MAX_FILES)
-    sample.rows = []
-    if sample.kind.is_text:
-        _read_text(sample)
-    else:
-        _read_rows(sample)
-
-
-def _read_text(sample: Sample) -> None:
-    texts = [first_text(file) for file in sample.read]
-    sample.rows = [paragraph for text in texts for paragraph in paragraphs_of(text)]
-    count = sum(text.count("\n") + (not text.endswith("\n")) for text in texts)
-    size, sizes = sum(map(num_bytes, texts)), [_unpacked_bytes(file) for file in sample.files]
-    sample.is_complete = len(sample.files) <= MAX_FILES and max(sizes) < _TEXT_BYTES
-    sample.entries = count if sample.is_complete else round(sum(sizes) * count / max(1, size))
-    sample.limit = max(20, min(MAX_ENTRIES, MAX_BYTES * count // max(1, size)) // len(sample.read))
-
-
-def _read_rows(sample: Sample) -> None:
-    most = MAX_ENTRIES if len(sample.read) < 4 else max(30, MAX_ENTRIES // len(sample.read))
-    size, is_complete = 0, len(sample.files) <= MAX_FILES
+    sample.is_complete = len(sample.read) == len(sample.files)
+    sample.limit = max(MIN_ENTRIES, MAX_ENTRIES // len(sample.read))
+    sample.rows, count, size = [], 0, 0
     for file in sample.read:
-        rows = _rows(file, sample.kind)
-        for row in islice(rows, most):
-            sample.rows.append(row)
-            size += _size(row, with_keys=sample.kind.is_json)
-            if size > MAX_BYTES:
+        entries = _entries(file, sample.kind)
+        some, some_bytes = [], 0
+        most, most_bytes = (_MAX_LINES, _TEXT_BYTES) if sample.is_text else (sample.limit, MAX_BYTES)
+        for entry in islice(entries, most):
+            some.append(entry)
+            some_bytes += _size(entry, with_keys=sample.kind == "JSON")
+            if some_bytes > most_bytes:
                 break
-        is_complete = is_complete and next(rows, None) is None
-    count = len(sample.rows)
-    sample.limit = min(most, max(20, MAX_BYTES * count // max(1, size))) if count else most
-    sample.is_complete = is_complete
-    sample.entries = count if is_complete else _estimate(sample, count, size)
+        sample.is_complete &= next(entries, None) is None
+        sample.rows += paragraphs_of(some) if sample.is_text else some
+        count, size = count + len(some), size + some_bytes
+    sample.limit = max(20, min(sample.limit, MAX_BYTES * count // max(1, size)))
+    sample.entries = count if sample.is_complete else _estimate(sample, count, size)
 
 
-def first_rows(file: Path, kind: FileKind, count: int) -> list[Any]:
-    return paragraphs_of(first_text(file)) if kind.is_text else list(islice(_rows(file, kind), count))
+def first_rows(file: Path, kind: str, count: int) -> list[Any]:
+    """The first rows of a file, or the paragraphs of the first lines of text."""
+    is_text = kind in (TEXT, MARKDOWN)
+    rows = list(islice(_entries(file, kind), _MAX_LINES if is_text else count))
+    return paragraphs_of(rows) if is_text else rows
 
 
-def _rows(file: Path, kind: FileKind) -> Iterator[Any]:
-    if kind.container == Container.JSON_OBJECT:
-        entries = (entry for entry in json_entries(file) if not isinstance(entry, Reject))
-        return ({key: value} for _, key, value in entries)
-    if kind.container == Container.YAML:
-        return iter(())
-    return (row[1] for row in rows_of(file) if not isinstance(row, Reject))
+def _entries(file: Path, kind: str) -> Iterator[Any]:
+    """The rows of a file, or the lines of text. Raises ValueError where the first one is not UTF-8."""
+    if kind == YAML:
+        return
+    for row in lines(file) if kind in (TEXT, MARKDOWN) else rows_of(file):
+        if not isinstance(row, Reject):
+            yield row[1]
 
 
-def first_text(file: Path) -> str:
-    """The first lines of a text file. Raises ValueError where they are not UTF-8."""
-    with open_decompressed(file) as stream:
-        block = stream.read(_TEXT_BYTES)
-    complete = block[: block.rfind(b"\n") + 1] if len(block) == _TEXT_BYTES and b"\n" in block else block
-    try:
-        text = complete.decode("utf-8-sig", "ignore" if b"\n" not in block else "strict")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}: convert it, as by iconv -t utf-8") from error
-    return text.replace("\r\n", "\n")
+def paragraphs_of(some: list[str]) -> list[str]:
+    return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", "\n".join(some)) if paragraph.strip()]
 
 
-def paragraphs_of(text: str) -> list[str]:
-    return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", text) if paragraph.strip()]
-
-
-def _size(value: Any, *, with_keys: bool) -> int:
-    """The bytes of the texts in a value, and of keys if they are said in each row, and a few for all else."""
-    size, rest = 0, [value]
-    while rest:  # values may be nested deeper than calls
-        item = rest.pop()
-        if isinstance(item, str):
-            size += num_bytes(item)
-        elif isinstance(item, dict):
-            size += sum(len(str(key)) + 6 if with_keys else 1 for key in item)
-            rest += item.values()
-        elif isinstance(item, list):
-            size += 2
-            rest += item
-        else:
-            size += 4
-    return size
+def _size(entry: Any, *, with_keys: bool) -> int:
+    """The bytes of an entry in its file, about."""
+    if isinstance(entry, str):
+        return num_bytes(entry) + 1
+    values = [*entry.values()] if isinstance(entry, dict) and not with_keys else entry
+    return num_bytes(json.dumps(values, ensure_ascii=False, default=str))
 
 
 def _estimate(sample: Sample, count: int, size: int) -> int:
     """The number of entries of all files, by the bytes of those that were read."""
-    container, file = sample.kind.container, sample.files[0]
-    if container == Container.PARQUET:
+    if sample.kind == PARQUET:
         return sum(map(_parquet_rows, sample.files))
-    if container == Container.JSON_LINES and len(sample.files) == 1:
-        with open_decompressed(file) as stream:
-            size = sum(len(stream.readline()) for _ in range(count))
     return max(count, round(sum(map(_unpacked_bytes, sample.files)) * count / max(1, size)))
 
 

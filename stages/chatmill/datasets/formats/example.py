@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from chatmill.conversation import Conversation, Message, Part, declare_tools
+from chatmill.conversation import ROLES, Conversation, Message, Part, declare_tools
 
 RawRow = tuple[str, Any]  # file and line, and the parsed entry
 
@@ -176,25 +176,47 @@ def join_tools(steps: Iterable[Step]) -> list[Turn]:
     Outputs belong to the calls by their ids, and without ids in order: call, call, output, output becomes call, output,
     call, output.
     """
-    turns: list[_OpenTurn] = []
+    steps = list(steps)
+    if all(step.kind in ROLES for step in steps):  # no tools, which is faster
+        return [Turn(Message.from_text(step.kind, step.text), step.messages, step.train) for step in steps]
+    groups: list[list[Step]] = []
+    for step in steps:
+        last = groups[-1][-1] if groups else None
+        if last and _role(last) == _role(step) and (last.kind in _TOOL_USE or step.kind == "call"):
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return list(map(_joined_turn, groups))
+
+
+_TOOL_USE = ("call", "output")  # after which the assistant's turn continues
+
+
+def _role(step: Step) -> str:
+    return "assistant" if step.kind in _TOOL_USE else step.kind
+
+
+def _joined_turn(steps: Sequence[Step]) -> Turn:
+    """The turn of some steps. Raises UnusableRowError where one is trained and another one is not."""
+    train: bool | None = None
+    parts: list[list[Part]] = []  # each call with its output
     open_calls: list[tuple[str | None, list[Part]]] = []
-    within = False  # after a call or an output the assistant's turn continues
-    for kind, text, count, train, name in steps:
-        role = "assistant" if kind in ("call", "output") else kind
-        if not turns or turns[-1].role != role or not (within or kind == "call"):
-            turns.append(_OpenTurn(role))
-            open_calls.clear()
-        within = kind in ("call", "output")
-        turns[-1].add(count, None if kind == "output" else train)
+    for kind, text, _, flag, name in steps:
+        if flag is not None and kind != "output":
+            if train not in (None, flag):
+                raise UnusableRowError("mixed_flags", "a call and the answer after it: expected both trained, or none")
+            train = flag
         if kind == "output":
             open_calls.pop(_answered(open_calls, name))[1].append(Part("output", text))
-        elif kind == "call" or text:
-            turns[-1].parts.append([Part("call" if kind == "call" else "text", text)])
-            if kind == "call":
-                if name and any(name == other for other, _ in open_calls):
-                    raise UnusableRowError("call_id", f"two calls have the id {name!r:.60}")
-                open_calls.append((name, turns[-1].parts[-1]))
-    return [turn.close() for turn in turns]
+        elif kind == "call":
+            if name and any(name == other for other, _ in open_calls):
+                raise UnusableRowError("call_id", f"two calls have the id {name!r:.60}")
+            parts.append([Part("call", text)])
+            open_calls.append((name, parts[-1]))
+        elif text:
+            parts.append([Part("text", text)])
+    message = Message(_role(steps[0]), join_texts(chain.from_iterable(parts)))
+    return Turn(message, sum(step.messages for step in steps), train)
 
 
 def _answered(open_calls: Sequence[tuple[str | None, list[Part]]], name: str | None) -> int:
@@ -208,26 +230,6 @@ def _answered(open_calls: Sequence[tuple[str | None, list[Part]]], name: str | N
         found = ", ".join(f"{own!r:.60}" for own in ids)
         raise UnusableRowError("call_id", f"tool output of the call {name!r:.60}: expected one of {found}, each once")
     return 0
-
-
-class _OpenTurn:
-    """A turn to which steps are added, each output in one list with its call."""
-
-    def __init__(self, role: str) -> None:
-        self.role, self.count = role, 0
-        self.train: bool | None = None
-        self.parts: list[list[Part]] = []
-
-    def add(self, count: int, train: bool | None) -> None:
-        """Count a step. Raises UnusableRowError where one is trained and another one is not."""
-        self.count += count
-        if train is not None:
-            if self.train not in (None, train):
-                raise UnusableRowError("mixed_flags", "a call and the answer after it: expected both trained, or none")
-            self.train = train
-
-    def close(self) -> Turn:
-        return Turn(Message(self.role, join_texts(chain.from_iterable(self.parts))), self.count, self.train)
 
 
 def join_texts(parts: Iterable[Part]) -> tuple[Part, ...]:

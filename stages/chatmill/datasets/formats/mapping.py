@@ -119,7 +119,7 @@ class Columns(_Section):
 
 class TableMapping(_Section):
     columns: Columns
-    roles: Roles = {}
+    roles: Roles | None = None
     first: Literal["user", "assistant"] | None = None  # who begins where texts alternate, or names are not in roles
     turn_separator: Annotated[str, Field(min_length=1)] | None = None  # between the turns of one text
     languages: tuple[str, ...] | None = None  # rows in others are counted and left out
@@ -135,8 +135,8 @@ class TableMapping(_Section):
 
     def marks(self) -> list[str]:
         """The names that mark turns of a text: those in `roles` alone if these have the user and the assistant."""
-        named = {"user", "assistant"} <= self.roles.keys()
-        return list(_by_name(self.roles) if named else self.speakers())
+        own = _by_name(self.roles)
+        return list(own if {"user", "assistant"} <= {*own.values()} else self.speakers())
 
     def speakers(self) -> dict[str, Speaker]:
         """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
@@ -167,9 +167,9 @@ def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
     return value
 
 
-def _by_name(roles: Roles) -> dict[str, Speaker]:
+def _by_name(roles: Roles | None) -> dict[str, Speaker]:
     result: dict[str, Speaker] = {}
-    for speaker, values in roles.items():
+    for speaker, values in (roles or {}).items():
         for value in (values,) if isinstance(values, str) else values:
             result.setdefault(value.lower(), speaker)
     return result

@@ -18,6 +18,7 @@ from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Rol
 from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
+from chatmill.datasets.repair import SourceParameters
 from chatmill.datasets.split import column_group
 from chatmill.talk.persona import StrictModel, read_yaml
 
@@ -100,45 +101,37 @@ _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
 FORMAT_NAMES = (*_FORMATS, *chat_logs.EXPORTS, *_GENERATORS, "documents", "hub", "table")
 
 
-def read_dataset(path: Path, name: str, **options: Any) -> Iterator[Example | Document | Reject]:
-    """The entries of a dataset, with the options of `open_dataset`."""
-    dataset = open_dataset(path, name, **options)
+def read_dataset(path: Path, format: str, **section: Any) -> Iterator[Example | Document | Reject]:
+    """The entries of a dataset, with the keys that its section of params.yaml may have."""
+    dataset = open_dataset(SourceParameters(path=path, format=format, **section))
     return map(dataset.item, dataset.rows)
 
 
-def open_dataset(
-    path: Path,
-    name: str,
-    *,
-    limit: int | None,
-    seed: int,
-    mapping: TableMapping | None = None,
-    roles: Roles | None = None,
-    files: Iterable[str] = ("*",),
-) -> Dataset:
-    """The first `limit` rows of a file in the named format, or of the files in a folder, or all of them.
+def open_dataset(parameters: SourceParameters) -> Dataset:
+    """The first `limit` rows of a file in its format, or of the files in a folder, or all of them.
 
-    Only `skills` and `talk`, which generate their conversations, use `seed`, only `table`, `hub` and `documents` use
-    the mapping, and only logs of chats the roles. Raises ValueError for an unknown format.
+    Raises ValueError for an unknown format, and for columns that it does not take.
     """
+    path, name, files, mapping = parameters.path, parameters.format, parameters.patterns, parameters.mapping
     _check_mapping(name, mapping)
     if name in _GENERATORS:
-        if limit is None:
+        if parameters.limit is None:
             raise ValueError(f"format {name}: generates conversations without end: set limit")
-        return Dataset(_GENERATORS[name](path, limit=limit, seed=seed))
+        return Dataset(_GENERATORS[name](path, limit=parameters.limit, seed=parameters.seed))
     if name == "hub":
         dataset = _hub_dataset(path, mapping)
     elif name == "documents":
         dataset = Dataset(read_documents(path, files, mapping))
     elif name in chat_logs.EXPORTS:
-        dataset = Dataset(chat_logs.log_rows(path, files_of(path, files), name, roles or {}), chat_logs.convert)
+        rows = chat_logs.log_rows(path, files_of(path, files), name, parameters.roles or {})
+        dataset = Dataset(rows, chat_logs.convert)
     elif mapping is not None:
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:
         form = _form(name)
         read = partial(_prose, form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
         dataset = Dataset((row for file in files_of(path, files) for row in read(file)), form.convert)
-    return dataset._replace(rows=islice(dataset.rows, limit))
+    return dataset._replace(rows=islice(dataset.rows, parameters.limit))
 
 
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
@@ -188,7 +181,7 @@ class Descriptor(StrictModel):
 
     @property
     def mapping(self) -> TableMapping | None:
-        return TableMapping(columns=self.columns, roles=self.roles, first=self.first) if self.columns else None
+        return TableMapping.model_validate(self, from_attributes=True) if self.columns else None
 
 
 def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:

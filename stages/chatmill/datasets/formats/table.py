@@ -4,10 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from chatmill.conversation import ROLES, Message
 from chatmill.datasets.formats.containers import Shortened
 from chatmill.datasets.formats.example import (
-    MAX_TURNS,
     Dropped,
     Extent,
     Step,
@@ -23,7 +21,6 @@ from chatmill.datasets.formats.example import (
 )
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import (
-    FIELDS,
     MISSING,
     OPTIONAL,
     OPTIONAL_IN_MESSAGES,
@@ -82,14 +79,6 @@ class TableReader:
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
         self._first: StepKind = mapping.first or "user"
-        self._others = {
-            key
-            for name, column in self._columns.named().items()
-            if (name in OPTIONAL and name not in ("tools", "query")) or (name == "messages" and self._columns.replies)
-            for key in (column, column.partition(".")[0])
-        }
-        train = self._columns.train or ""
-        self._special = {*FIELDS, train, train.partition(".")[0]}  # keys of a message
         self._marks: re.Pattern[str] | None = None
         self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
         of_messages = {name: getattr(self._columns, name) for name in OPTIONAL_IN_MESSAGES}
@@ -103,7 +92,7 @@ class TableReader:
                 del self.unseen[name]
 
     def _all_messages(self, row: Any) -> list[Any]:
-        lists = [_from_json(value) if isinstance(value, str) else value for value in self._values(row)]
+        lists = [from_json(value) if isinstance(value, str) else value for value in self._values(row)]
         entries = [entry for value in lists if isinstance(value, list) for entry in value]
         return [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
 
@@ -117,10 +106,9 @@ class TableReader:
     def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
         """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
         dropped, notes = list[Dropped](), list[str]()
-        if (turns := self._plain_turns(row)) is None:
-            turns = self._any_turns(row, dropped)
-            notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
-            notes += ["null_arguments"] * isinstance(row, Shortened)
+        turns = self._any_turns(row, dropped)
+        notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
+        notes += ["null_arguments"] * isinstance(row, Shortened)
         names = tool_names(self._optional(row, "tools"))
         return declare(turns, names) if names else turns, dropped, notes
 
@@ -141,35 +129,11 @@ class TableReader:
         check_turn_count(len(steps))
         return join_tools(steps)
 
-    def _plain_turns(self, row: Any) -> list[Turn] | None:
-        """The turns of a row of plain messages, or of a plain pair, and little else, or None; this is only faster."""
-        columns = self._columns
-        if not isinstance(row, dict) or any(column in row for column in self._others):
-            return None
-        if columns.messages is None:
-            prompt, answer = row.get(columns.prompt), row.get(columns.answer)
-            if not isinstance(prompt, str) or not isinstance(answer, str):
-                return None
-            return [Turn(Message.from_text("user", self._question(row))), Turn(Message.from_text("assistant", answer))]
-        messages = row.get(columns.messages)
-        if not isinstance(messages, list) or not messages or len(messages) > MAX_TURNS:
-            return None
-        turns = []
-        for message in messages:
-            if not isinstance(message, dict) or not self._special.isdisjoint(message):
-                return None
-            name, text = message.get(columns.role), message.get(columns.content)
-            kind = self._speakers.get(name.lower()) if isinstance(name, str) else None
-            if kind not in ROLES or not isinstance(text, str):
-                return None
-            turns.append(Turn(Message.from_text(kind, text)))
-        return turns
-
     def extent(self, row: Any) -> Extent:
         """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
         columns, system, values = self._columns, self._optional(row, "system"), self._values(row)
         if columns.messages and isinstance(values[0], str):
-            values[0] = _from_json(values[0])
+            values[0] = from_json(values[0])
         history = self._optional(row, "history")
         values += [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
         messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
@@ -229,7 +193,7 @@ class TableReader:
             texts = [text.strip() for text in split_turns(value, self._mapping.turn_separator)]
             return alternating(texts if texts[-1] else texts[:-1], self._first)
         if isinstance(value, str):
-            value = _from_json(value)
+            value = from_json(value)
         if isinstance(value, str):
             return self._marked(value, dropped)
         if not isinstance(value, list):
@@ -309,7 +273,7 @@ class UnknownRoleError(UnusableRowError):
         super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
 
 
-def _from_json(text: str) -> Any:
+def from_json(text: str) -> Any:
     """The list that a text holds as JSON, as cells of a CSV file do, or else the text."""
     try:
         return parse_json(text) if text.lstrip().startswith("[") else text

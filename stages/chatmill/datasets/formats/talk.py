@@ -75,9 +75,7 @@ class HeldBackTalks:
 
     def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
         size = len(exchange.held_back)
-        if exchange.path not in self._counts:
-            self._counts[exchange.path] = self._random.randrange(size)
-        index = self._next(exchange.path) % size
+        index = self._place(exchange.path, size)
         return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
 
     def _recall(self) -> HeldBackTalk:
@@ -87,7 +85,7 @@ class HeldBackTalks:
         for _ in range(self._random.choice((1, 1, 2))):
             self._talk_of_others(talk, others, self._random.choice((0, 1)))
             talk.tell(fact)
-        self._talk_of_others(talk, others, self._distance(fact))
+        self._talk_of_others(talk, others, DISTANCES[self._place((fact.name, "distance"), len(DISTANCES))])
         distance = talk.distance(fact)
         side, phrasings, split = self._question(fact)
         talk.ask(fact, phrasings)
@@ -101,10 +99,11 @@ class HeldBackTalks:
         while intents and talk.length < end:
             talk.thread(choices, goes_on=0.5)
 
-    def _distance(self, fact: Fact) -> int:
-        if (fact.name, "distance") not in self._counts:
-            self._counts[fact.name, "distance"] = self._random.randrange(len(DISTANCES))
-        return DISTANCES[self._next((fact.name, "distance")) % len(DISTANCES)]
+    def _place(self, key: object, size: int) -> int:
+        """The next place of a circle of this size, which begins anywhere."""
+        if key not in self._counts:
+            self._counts[key] = self._random.randrange(size)
+        return self._next(key) % size
 
     def _question(self, fact: Fact) -> tuple[str, Sequence[Node], SplitName]:
         """Known and held-back phrasings in turn; of the known questions, three of four are for test."""
