@@ -169,12 +169,16 @@ def first_rows(file: Path, kind: str, count: int) -> list[Any]:
 
 
 def _entries(file: Path, kind: str) -> Iterator[Any]:
-    """The rows of a file, or the lines of text. Raises ValueError where the first one is not UTF-8."""
+    """The rows of a file, or the lines of text. Raises ValueError for a line of text that cannot be read."""
     if kind == YAML:
         return
-    for row in lines(file) if kind in (TEXT, MARKDOWN) else rows_of(file):
+    is_text = kind in (TEXT, MARKDOWN)
+    for row in lines(file) if is_text else rows_of(file):
         if not isinstance(row, Reject):
             yield row[1]
+        elif is_text:
+            remedy = ": convert it, as by iconv -f cp1252 -t utf-8" if row.reason == "not_utf8" else ""
+            raise ValueError(f"{row.place}: {row.detail}{remedy}")
 
 
 def paragraphs_of(some: list[str]) -> list[str]:
