@@ -1,4 +1,4 @@
-"""What a training run logs: how long it is, how it goes on, and where its loss diverges."""
+"""What a training run logs: how long it is, its progress, and where its loss diverges."""
 
 import math
 import os
@@ -71,7 +71,7 @@ class LossWatch:
         self.spike: list[tuple[int, float, str]] = []  # steps, losses and conversations since it began
 
     def check(self, step: int, loss: float, conversations: Callable[[], str]) -> None:
-        """Record a step's loss; raises ValueError if training diverges. `conversations` describes those of the step."""
+        """Record a step's loss; raises ValueError if training diverges. `conversations()` tells which were read."""
         if not math.isfinite(loss):
             raise ValueError(_advice(f"step {step}: the loss is {loss}", conversations()))
         if loss <= self.limit():
@@ -80,9 +80,9 @@ class LossWatch:
             return
         self.spike.append((step, loss, "" if self.spike else conversations()))
         if len(self.spike) > _PATIENCE:
-            first, height, read = self.spike[0]
+            first, height, description = self.spike[0]
             change = f"rose from {median(self.losses):.2f} to {height:.2f} and is {loss:.2f} {_PATIENCE} steps later"
-            raise ValueError(_advice(f"step {first}: the loss {change}", read))
+            raise ValueError(_advice(f"step {first}: the loss {change}", description))
 
     def limit(self) -> float:
         if len(self.losses) < _MIN_HISTORY:

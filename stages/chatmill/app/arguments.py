@@ -116,7 +116,7 @@ def read_text(file: str) -> str:
 
 
 def decode(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> str:
-    """The text, without a byte order mark. Raises ValueError for too many bytes, or with the place of a wrong one."""
+    """The text, without a byte order mark. Raises ValueError for too many bytes, or for one that is not UTF-8."""
     if len(content) > max_bytes:
         raise ValueError(f"{name}: over {max_bytes:,} bytes: shorten it")
     try:

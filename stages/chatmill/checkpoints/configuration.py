@@ -217,7 +217,10 @@ def _scaling(values: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None
 
 
 def _window(family: str, values: dict[str, Any]) -> int | None:
-    """The sliding window of all layers; None where there is none, or it is no shorter than the context."""
+    """The sliding window of all layers; None if no layer has one, or it is no shorter than the context.
+
+    Raises UnsupportedArchitecture if only some layers have one.
+    """
     windowed = family == "mistral" or (family != "llama" and values.get("use_sliding_window"))
     if not windowed or values.get("sliding_window") is None:
         return None

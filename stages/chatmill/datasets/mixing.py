@@ -70,7 +70,7 @@ def digest(
     sizes: list[int] = []
     lines: list[int] = []
     exact: list[bytes] = []
-    trained: list[int] = []
+    extra_trained: list[int] = []
     questions: list[bytes] = []
     compared: list[str] = []
     compared_records: list[int] = []
@@ -81,7 +81,7 @@ def digest(
             text, group = record["text"].encode(), record["group"]
             splits.append(SPLITS.index(split_of(group)))
             questions.append(_hash(question_of(group, record["text"]).encode()))
-            trained.append(count_trained(record["text"], record.get("train")))
+            extra_trained.append(count_extra_trained(record["text"], record.get("train")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
@@ -94,20 +94,20 @@ def digest(
             within = scope == "within" or (scope is None and not is_generated(group))
             compared.append(record["text"])
             compared_records.append(number | WITHIN * within)
-    split_array, records = np.frombuffer(splits, np.uint8), np.arange(len(splits))
-    order = split_array + np.frombuffer(hashed, np.uint8)
+    split_array = np.frombuffer(splits, np.uint8)
+    split_codes = split_array + np.frombuffer(hashed, np.uint8)
     return Digests(
         split_array,
         np.array(sizes, np.uint32),
         np.array(lines, np.uint64),
-        _keys(exact, records, order, trained),
-        _keys(questions, records, order, trained),
+        _keys(exact, split_codes, extra_trained),
+        _keys(questions, split_codes, extra_trained),
         keys_of(compared, compared_records),
     )
 
 
-def count_trained(text: str, train: list[bool | None] | None) -> int:
-    """How many messages more the flags train than the roles do, in which all None stands for; fewer if negative."""
+def count_extra_trained(text: str, train: list[bool | None] | None) -> int:
+    """The messages that flags train, less those of the assistant, which are trained without flags; None is no flag."""
     roles = ROLE.findall(text) if train else []
     return sum(flag - (role == "assistant") for role, flag in zip(roles, train or (), strict=True) if flag is not None)
 
@@ -116,12 +116,11 @@ def _hash(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()[:16]
 
 
-def _keys(
-    hashes: list[bytes], owners: NDArray[np.int64], splits: NDArray[np.uint8], trained: list[int]
-) -> NDArray[np.void]:
+def _keys(hashes: list[bytes], split_codes: NDArray[np.uint8], extra_trained: list[int]) -> NDArray[np.void]:
+    """A key for each record: its hash and number, and what equal ones are ordered by (`duplicates_in`)."""
     keys = np.empty(len(hashes), KEY_DTYPE)
     keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
-    keys["record"], keys["split"], keys["trained"] = owners, splits[owners], trained
+    keys["record"], keys["split"], keys["trained"] = np.arange(len(hashes)), split_codes, extra_trained
     return keys
 
 
@@ -230,7 +229,11 @@ def count_rejects(file: Path) -> dict[str, int]:
 
 
 def read_counts(file: Path) -> dict[str, Any]:
-    return dict(read_json(file.with_suffix(".manifest.json"))["counts"])
+    manifest = file.with_suffix(".manifest.json")
+    try:
+        return dict(read_json(manifest)["counts"])
+    except ValueError as error:
+        raise ValueError(f"{manifest}: {error}") from error
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:

@@ -163,7 +163,7 @@ def _longest_run(text: str) -> str:
 
 # Writes the conversations of a dataset and its rejects, converted by several processes where the dataset is large.
 
-LARGE_BYTES = 32_000_000  # of files, of which a process more saves more than its start takes
+LARGE_BYTES = 32_000_000  # of files for each further process; for fewer, its start takes longer than it saves
 BATCH_ROWS = 256  # that a process converts at once
 FIRST_REJECTS = 5  # of each reason, that are kept for messages
 MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
@@ -190,6 +190,7 @@ class Written:
 
 
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
+    """Write the records and the rejects of a source to two files, in the order of the dataset; return their counts."""
     result, workers = Written(), 1
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
@@ -201,21 +202,21 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     with worker_pool(workers) as ordered_map, conversations.open("wb") as out, rejects.open("wb") as rejected:
         for tally, entries in ordered_map(convert, batches):
             result.tally.add(tally)
-            for entry, line in entries:
-                if isinstance(entry, Reject):
+            for reject_or_tools, line in entries:
+                if isinstance(reject_or_tools, Reject):
                     rejected.write(line)
-                    result.add_reject(entry)
+                    result.add_reject(reject_or_tools)
                 else:
                     out.write(line)
                     result.records += 1
-                    result.tools.update(entry)
+                    result.tools.update(reject_or_tools)
     return result
 
 
 def _convert(
     rows: list[Any], *, source: str, parameters: SourceParameters
 ) -> tuple[Tally, list[tuple[Reject | list[str], bytes]]]:
-    """Each reject of some rows, and for each record the tools that it declares, with their lines."""
+    """The counts of some rows, and for each line to write its Reject, or the names of the tools its record declares."""
     tally, result = Tally(), list[tuple[Reject | list[str], bytes]]()
     item = _dataset(parameters.model_dump_json()).item
     for row in rows:

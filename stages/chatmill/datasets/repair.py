@@ -179,6 +179,7 @@ def _join_same_role(result: Repaired, parameters: SourceParameters) -> None:
 
 
 def _joined(turns: Sequence[Turn], separator: str) -> Turn:
+    """One message of the texts of several messages of one role, with the separator between them."""
     between = [Part("text", separator)] if separator else []
     parts = join_texts(part for number, turn in enumerate(turns) for part in (*between[:number], *turn.message.parts))
     added = sum(turn.added for turn in turns) + num_bytes(separator) * (len(turns) - 1)

@@ -111,7 +111,7 @@ class Caches(Protocol):
 
 
 class CachedEngine:
-    """The methods of an engine that reads into one row of shared caches, which may change."""
+    """An engine for one chat, in one row of shared caches; `ChatBatch` may move it to another row."""
 
     def __init__(self, caches: Caches, row: int, vocab_size: int, context: int) -> None:
         self.row, self.vocab_size, self.context = row, vocab_size, context

@@ -117,7 +117,7 @@ class TalkAnswer(NamedTuple):
     stopped: bool  # whether the model ended it itself
 
     def sample(self) -> dict[str, Any]:
-        """The last message with its two replies, and the number of messages before it, as a sample for the report."""
+        """For the report: the last prompt, the model's reply, the true reply, and how many messages came before."""
         *before, prompt = self.conversation
         found = {"prompt": prompt.text, "answer": self.reply, "stopped": self.stopped}
         return found | {"true": self.true, "messages_before": len(before)}

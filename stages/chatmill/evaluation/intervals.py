@@ -78,14 +78,14 @@ def share(outcomes: Sequence[float]) -> Estimate:
 def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
     """The unweighted mean of independent shares.
 
-    The distances between the shares and their Wilson limits are added in squares (the method of variance estimates
+    The distances between the shares and their Wilson limits are added in quadrature (the method of variance estimates
     recovery; Newcombe 1998, Zou and Donner 2008). A bootstrap over the questions would have no width where all answers
     are correct, and the mean of Wilson's limits would suppose that all shares err in the same direction.
     """
     means = np.array([share.value for share in shares])
     limits = np.array([share.interval for share in shares])
-    low, high = np.sqrt(((limits - means[:, None]) ** 2).sum(axis=0)) / len(shares)
-    interval = max(0.0, float(means.mean() - low)), min(1.0, float(means.mean() + high))
+    below, above = np.sqrt(((limits - means[:, None]) ** 2).sum(axis=0)) / len(shares)
+    interval = max(0.0, float(means.mean() - below)), min(1.0, float(means.mean() + above))
     return Estimate(float(means.mean()), interval, sum(share.n for share in shares))
 
 

@@ -41,7 +41,7 @@ def make_scorer(engine: ScoringEngine) -> WindowScorer:
 
 
 def make_batch_scorer(model: "ChatModel") -> WindowScorer:
-    """A scorer of windows in batches of similar length; padding comes last, where causal attention ignores it."""
+    """A scorer that batches windows of similar length; padding comes last, where causal attention ignores it."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
 

@@ -83,7 +83,7 @@ class Source(NamedTuple):
 
 
 def export_gguf(model: Path, out: Path, quantize: Sequence[Quantization]) -> list[Path]:
-    """Write the model in float32 and quantized into a new folder; return the GGUF files.
+    """Write the model in float32 and quantized, and a Modelfile for ollama, into a new folder; return the GGUF files.
 
     Raises UnsupportedModel where llama.cpp would not run it as chatmill does, and ValueError for a damaged folder.
     """

@@ -156,8 +156,8 @@ class PublishedTemplate:
     ) -> None:
         """`program` renders messages; `bos` is the control token that begins a text without roles.
 
-        `leading_space`: the tokenizer adds one before each text. `flags` say which control tokens take the whitespace
-        before or after them (lstrip, rstrip).
+        With `leading_space` the template adds one before each text, as the model's original tokenizer does. `flags` say
+        which control tokens take the whitespace before or after them (lstrip, rstrip).
 
         Raises ValueError where the program refuses a question and its answer.
         """
@@ -260,7 +260,7 @@ class PublishedTemplate:
         return END.join([*parts, rest])
 
     def _add_leading_spaces(self, parts: list[Segment]) -> list[Segment]:
-        """Add the space that the tokenizer puts before a text at the beginning, and after each control token."""
+        """Add a space to a text at the beginning, and to each text after a control token, if the template is to."""
         result: list[Segment] = []
         for segment in self._strip_whitespace(parts):
             starts_text = not segment.control and self._space and (not result or result[-1].control)

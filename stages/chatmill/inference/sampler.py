@@ -185,7 +185,7 @@ class Tool:
     run: Callable[[list[int]], list[int]]
 
     def output(self, generated_ids: list[int]) -> list[int]:
-        """The ids to append to a reply: the output of the call that has just ended, if one has."""
+        """The output of the call that the last id ends, as ids to append to the reply; empty if it ends none."""
         if generated_ids[-1] != self.end_id or self.start_id not in generated_ids:
             return []
         start = len(generated_ids) - 1 - generated_ids[::-1].index(self.start_id)

@@ -344,11 +344,14 @@ def _equal(weight: Tensor, other: Tensor | None) -> bool:
 
 
 def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
-    """A weight on its device; norms of queries and keys are float32 everywhere, as their inputs are."""
+    """A weight on its device: float32 on a CPU, elsewhere in its own dtype, but float64 as float32.
+
+    Norms of queries and keys are always float32, as their inputs are.
+    """
     if not weight.is_floating_point():
         return weight.to(device)
-    exact = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
-    return weight.to(device, torch.float32 if exact or weight.dtype == torch.float64 else weight.dtype)
+    as_float32 = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
+    return weight.to(device, torch.float32 if as_float32 or weight.dtype == torch.float64 else weight.dtype)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

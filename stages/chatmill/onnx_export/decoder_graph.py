@@ -18,7 +18,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 BitWidth = Literal[8, 4]
 
-LARGEST = 64  # of a dynamically quantized weight: 2 * 255 * 64 < 2^15; see quantize_outputs
+LARGEST = 64  # of an int8 weight whose inputs are quantized dynamically: 2 * 255 * 64 < 2^15 (quantize_per_output)
 BLOCK = 32  # weights that share a scale; 16 took 18 % more space, 64 lost twice as much on one of three models
 
 
@@ -41,12 +41,12 @@ def quantize(weight: NDArray[np.float32], bits: BitWidth) -> tuple[NDArray[np.ui
     return values, scales[..., 0]
 
 
-def quantize_outputs(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantize_per_output(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """A matrix (N, C) for DynamicQuantizeMatMul: int8 (C, N), and a scale for each output (N,).
 
     A weight is q * scale, and the largest of each output is -64 or 64. Processors with AVX2 but without VNNI add two
-    products of a weight with an input of eight bits in 16 bits, which larger weights overflow: with 127 a model needed
-    34 % more bits there. Unsigned weights would not overflow, but a graph of them takes 1.3 times as long.
+    products of a weight and an eight-bit input in a 16-bit integer, and larger weights would overflow it: with 127 a
+    model needed 34 % more bits there. Unsigned weights would not overflow, but a graph of them takes 1.3 times as long.
     """
     scales = np.abs(weight).max(axis=1) / LARGEST
     steps = np.divide(weight.T, scales, out=np.zeros_like(weight.T), where=scales != 0)

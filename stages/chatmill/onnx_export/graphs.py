@@ -28,12 +28,12 @@ from chatmill.onnx_export.decoder_graph import (
     DecoderBuilder,
     NumpyWeights,
     WeightsFile,
-    quantize_outputs,
+    quantize_per_output,
     tensor,
 )
 from chatmill.pipeline import manifest
 
-HEAD_MULTIPLE = 16  # GroupQueryAttention rotates so many channels of a head at a time
+HEAD_MULTIPLE = 16  # GroupQueryAttention rotates the channels of a head in blocks of this size
 
 
 def write(model: ModelProto, file: Path) -> None:
@@ -108,7 +108,7 @@ class Shared(DecoderBuilder):
     """
 
     def declare_inputs(self) -> None:
-        """Add the inputs and the rotations. Raises ValueError for heads that the operator cannot rotate."""
+        """Add the inputs and rotary positions. Raises ValueError for a head size that the operator cannot rotate."""
         if self.head_dim % HEAD_MULTIPLE:
             raise ValueError(
                 f"head_dim = {self.head_dim}: ONNX Runtime needs a multiple of {HEAD_MULTIPLE}: set other heads"
@@ -165,7 +165,7 @@ class _DynamicLayers(DecoderBuilder):
     """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
 
     def linear(self, x: str, name: str) -> str:
-        values, scales = quantize_outputs(self.weights[f"{name}.weight"])
+        values, scales = quantize_per_output(self.weights[f"{name}.weight"])
         inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
         if f"{name}.bias" in self.weights:
             inputs += ["", self.initializer(f"{name}.bias")]

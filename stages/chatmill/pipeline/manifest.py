@@ -26,6 +26,7 @@ def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
 def write_file_manifest(
     manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
 ) -> None:
+    """Write the checksums of single files for `check_file`, which needs neither a fingerprint nor sizes."""
     content = {
         "format": FORMAT_VERSION,
         "kind": kind,
@@ -77,7 +78,10 @@ def check_manifest(folder: Path) -> str | None:
 
 
 def read_json(file: Path, **options: Any) -> Any:
-    """The content of a JSON file; the options are those of json.loads. Raises ValueError where it cannot be read."""
+    """The content of a JSON file; the options are those of json.loads.
+
+    Raises ValueError, which does not name the file, where it cannot be read or is not JSON.
+    """
     try:
         return json.loads(file.read_bytes().decode(), **options)
     except UnicodeDecodeError as error:

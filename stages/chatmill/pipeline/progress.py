@@ -88,7 +88,10 @@ def progress(
     scale: bool = False,
     done: int = 0,
 ) -> "tqdm[T] | ProgressLines[T]":
-    """`items` with a progress bar that counts them, or one without items that `update` advances from `done` on."""
+    """Show a progress bar, or log lines where there is no terminal, which count items from `done` on.
+
+    They count `items` as these are consumed; without items, `update` counts.
+    """
     total = len(items) if total is None and isinstance(items, Sized) else total
     if not on_terminal():
         return ProgressLines(items, description, total=total, unit=unit, scale=scale, done=done)

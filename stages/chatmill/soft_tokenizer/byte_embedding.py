@@ -26,13 +26,13 @@ GROUPS = 3  # of tokens of similar length, so that there is little padding
 class ByteEncoderShape:
     width: int = 64  # channels
     layers: int = 2
-    longest: int = 32  # bytes of a token that are read
+    longest: int = 32  # bytes of a token that are read, at most: longer ones are cut
     ngrams: int = 4  # bytes of the longest n-gram; 0 for none, not even the complete token
     slots: int = 16384  # rows that n-grams share
     features: int = 0  # channels of a gated layer between transformer and embedding; 0 for no such layer
 
     def config(self) -> ModelConfig:
-        """The shape of its layers, which see up to `longest` bytes and two marks."""
+        """The shape of its layers, which read up to `longest` bytes, and the marks of start and end."""
         return ModelConfig.from_depth(
             self.layers, vocab_size=SYMBOLS, context=self.longest + 2, width=self.width, heads=-(-self.width // 32)
         )

@@ -5,8 +5,9 @@ Both write the same bytes. A place is where a token of the student begins, in th
     teacher   |I| know|ing|.|
     student   |I| |know|i|ng|.|      the third begins in " know", after one byte
 
-At a place, those of the teacher's tokens remain that begin with the bytes read, here with a space; each stands for the
-first token by which the student writes its other bytes: " known" for "know", and " old" perhaps for "ol".
+At a place inside a teacher's token, only those of its tokens are possible that begin with the bytes already read, here
+with a space. Each counts for one token of the student, the first by which it writes the remaining bytes: " known" for
+"know", and " old" perhaps for "ol".
 
 Shapes: N places, M of the teacher's tokens that stand for some token, U different ones of these.
 """
@@ -146,7 +147,8 @@ def likeliest(
 ) -> tuple[Integers, Floats]:
     """(N, K) the likeliest tokens at places with the same candidates, given their rows of (R, V); and their chances.
 
-    `left_out` (N,) is a candidate that stands for no token there, or -1.
+    `left_out` (N,) is the teacher's actual token where the student's token ends after it, so that it cannot stand for
+    that token, or -1.
     """
     of_places = torch.from_numpy(rows)[places]
     crossing = np.flatnonzero(left_out >= 0)
@@ -158,17 +160,22 @@ def likeliest(
 
 
 def likeliest_of_each(
-    rows: Floats, places: Integers, candidates: Sequence[Candidates], left_out: Integers, num_kept: int
+    rows: Floats, row_numbers: Integers, candidates: Sequence[Candidates], left_out: Integers, num_kept: int
 ) -> tuple[Integers, Floats]:
-    """The same for places with few candidates of their own; a chance is a share of all that may stand there."""
-    number = len(places)
-    tokens, chances = np.zeros((number, num_kept), np.int64), np.zeros((number, num_kept), np.float32)
+    """The tokens and chances of `likeliest`, at places inside a teacher's token, each with candidates of its own.
+
+    The chances are divided by that of all tokens that may stand there, as the bytes before are known.
+    """
+    num_places = len(row_numbers)
+    tokens, chances = np.zeros((num_places, num_kept), np.int64), np.zeros((num_places, num_kept), np.float32)
     if not any(len(each.tokens) for each in candidates):
         return tokens, chances
     place, ids = _flat([each.ids for each in candidates])
     other_place, others = _flat([each.others for each in candidates])
-    shares = rows[places[place], ids]
-    totals = np.bincount(place, shares, number) + np.bincount(other_place, rows[places[other_place], others], number)
+    shares = rows[row_numbers[place], ids]
+    totals = np.bincount(place, shares, num_places) + np.bincount(
+        other_place, rows[row_numbers[other_place], others], num_places
+    )
     shares = np.where(ids == left_out[place], 0, shares / np.maximum(totals, np.finfo(np.float32).tiny)[place])
     begins = np.cumsum([0, *(len(each.ids) for each in candidates[:-1])])
     token_place, starts = _flat([each.starts for each in candidates])

@@ -88,7 +88,7 @@ class Group:
         return value if self.is_main_process else outline[0]
 
     def receive(self, tensor: Tensor) -> Tensor:
-        """The main process's tensor, in all processes and on the CPU; in others `tensor` is of its shape and type."""
+        """The main process's tensor, in all processes and on the CPU; in others `tensor` has its shape and dtype."""
         if self.size == 1:
             return tensor
         place = tensor.to(self.device) if self.is_main_process else torch.empty_like(tensor, device=self.device)

@@ -153,14 +153,14 @@ def sample_answers(
 
 
 def _first_question(ids: np.ndarray, loss: np.ndarray, vocabulary: Vocabulary) -> list[int]:
-    """The ids of a conversation before the first trained message of the assistant; none where there is no such one."""
+    """The ids of a conversation up to the first trained message of the assistant; empty if there is none."""
     begins = 1 + np.flatnonzero((loss[:-1] == LossKind.PROMPT) & (loss[1:] == LossKind.TRAINED))  # after a header
     questions = (ids[:begin].tolist() for begin in begins)
-    return next((question for question in questions if _is_answered(question, vocabulary)), [])
+    return next((question for question in questions if _ends_with_assistant_header(question, vocabulary)), [])
 
 
-def _is_answered(question: Sequence[int], vocabulary: Vocabulary) -> bool:
-    """Whether the header at the end is the assistant's, not that of a message of the user which is trained, too."""
+def _ends_with_assistant_header(question: Sequence[int], vocabulary: Vocabulary) -> bool:
+    """Whether the ids end with the assistant's header, not the user's before a trained message of the user."""
     starts = [place for place, token in enumerate(question) if token == vocabulary.special[IM_START]]
     if not starts:
         return _text(question, vocabulary).endswith(MARKERS["assistant"])

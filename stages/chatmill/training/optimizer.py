@@ -85,7 +85,7 @@ class Optimizers:
 
     @property
     def learning_rate(self) -> float:
-        """That of the matrices in the last step."""
+        """The learning rate of the last step: Muon's, or AdamW's where there is no Muon."""
         return float(self.optimizers[0].param_groups[0]["lr"])
 
     def step(self, factor: float) -> None:
@@ -100,7 +100,7 @@ class Optimizers:
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]], group: Group) -> None:
-        """Restore the main process's state, of `Group.outline`, whose tensors are full ones, not shards."""
+        """Restore a state of full tensors that `Group.outline` returned; the main process sends their values."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             of_weights = {
@@ -111,7 +111,7 @@ class Optimizers:
 
 
 def muon_adamw(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
-    """Those of a new model; `learning_rate` is Muon's."""
+    """The optimizers of a new model, Muon and AdamW; `learning_rate` is Muon's."""
     inner = [module for module in model.modules() if isinstance(module, Layer)]
     named = [pair for module in inner for pair in module.named_parameters()]
     matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
@@ -126,7 +126,7 @@ def muon_adamw(model: ChatModel, learning_rate: float, precision: torch.dtype) -
 
 
 def adamw(model: ChatModel, learning_rate: float) -> Optimizers:
-    """That of a model that starts from another one."""
+    """The optimizer of a model that starts from another one: AdamW on the weights that are trained."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     fused = all(weight.device.type in ("cpu", "cuda") and not isinstance(weight, DTensor) for weight in weights)
     return Optimizers([torch.optim.AdamW(weights, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0, fused=fused)])

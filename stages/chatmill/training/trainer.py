@@ -51,9 +51,9 @@ def return_freed_memory() -> None:
 def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
     """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
 
-    On NVIDIA GPUs since Ampere in bfloat16, and on a CPU in models with a large vocabulary, where attention is a good
-    part of a step, but not where it is compiled for short rows; never with a sliding window, or on a GPU with heads of
-    an unusual size.
+    It is on NVIDIA GPUs since Ampere in bfloat16, unless heads have an unusual size, and on a CPU for models with a
+    large vocabulary; it never is with a sliding window. Where a CPU runs compiled layers, `Trainer._loss` takes a mask
+    for rows of up to MAX_MASKED_ROW tokens all the same.
     """
     if model.config.variant.sliding_window:
         return False
@@ -171,13 +171,13 @@ class Trainer:
         self.nats = torch.compile(self._nats, dynamic=False) if compiled and not by_layer else self._nats
 
     def step(self, batches: Sequence[Batch]) -> LossTotals:
-        """Make one optimizer step on all of the batches."""
-        own = sum(self.loss_weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
-        total = self.group.total(own)
-        numbers = self._no_numbers()
+        """Make one optimizer step on all of the batches; return the losses before it, over all processes."""
+        own_weight = sum(self.loss_weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
+        total_weight = self.group.total(own_weight)
+        numbers = self._zero_totals()
         for batch in batches:
             weighted, losses = self._loss(batch)
-            (weighted / total).backward()
+            (weighted / total_weight).backward()
             numbers += losses.totals()
         self.group.all_reduce_gradients(self.model.parameters())
         sums = LossTotals.from_tensor(self.group.all_reduce(numbers))
@@ -203,7 +203,7 @@ class Trainer:
     @torch.no_grad()
     def evaluate_sources(self, batches: Sequence[Batch], sources: Sequence[int]) -> tuple[LossTotals, list[LossTotals]]:
         """The totals of the batches, without training on them, and those of each of these sources by its number."""
-        numbers, by_source = self._no_numbers(), [self._no_numbers() for _ in sources]
+        numbers, by_source = self._zero_totals(), [self._zero_totals() for _ in sources]
         for batch in batches:
             losses = self._loss(batch)[1]
             numbers += losses.totals()
@@ -215,18 +215,18 @@ class Trainer:
         return totals, of_sources
 
     def state_dict(self) -> dict[str, Any]:
-        """The state that `load_state_dict` restores in any number of processes; its tensors may be sharded."""
+        """The number of steps done, the trained weights and the optimizers' state, whose tensors may be sharded."""
         trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
         model = {name: weight for name, weight in self.model.state_dict().items() if name in trained}
         return {"done": self.completed_steps, "model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the main process's state, of `Group.outline`, whose tensors are full ones."""
+        """Restore a state of full tensors that `Group.outline` returned; the main process sends their values."""
         self.completed_steps = state["done"]
         load_full_state_dict(self.model, state["model"], self.group)
         self.optimizer.load_state_dict(state["optimizer"], self.group)
 
-    def _no_numbers(self) -> Tensor:
+    def _zero_totals(self) -> Tensor:
         return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:

@@ -17,7 +17,7 @@ from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import Keep, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
 
-TOKENS = 16384  # per validation
+MAX_TOKENS = 16384  # of a validation, over all processes, about
 
 
 class Validation(NamedTuple):
@@ -31,12 +31,12 @@ WeightedBatches = Sequence[tuple[float, list[Batch]]]  # of each source, with th
 
 
 def pooled_validation(dataset: PackedDataset, rows_per_batch: int, group: Group) -> Validation:
-    """The batches of all sources together, as often as each is in the validation set."""
+    """This process's batches of random conversations of all sources, about MAX_TOKENS over all processes."""
     found = np.zeros(0, np.int64)
-    for row in _rows(dataset, TOKENS):
+    for row in _rows(dataset, MAX_TOKENS):
         found = np.union1d(found, dataset.sources_of(dataset.spans.starts[row.conversations]))
     sources = {number: dataset.source_names[number] for number in found.tolist()}
-    return Validation(_batches(dataset, TOKENS, rows_per_batch, group), sources if len(sources) > 1 else {})
+    return Validation(_batches(dataset, MAX_TOKENS, rows_per_batch, group), sources if len(sources) > 1 else {})
 
 
 def weighted_batches(
@@ -48,7 +48,7 @@ def weighted_batches(
     """
     found: list[tuple[float, list[Batch]]] = []
     for source in np.flatnonzero(shares * dataset.source_tokens()):
-        batches = _batches(dataset.of_source(int(source)), TOKENS * shares[source], rows_per_batch, group)
+        batches = _batches(dataset.of_source(int(source)), MAX_TOKENS * shares[source], rows_per_batch, group)
         found.append((float(shares[source]), batches))
     if not found:
         names = ", ".join(name for name, share in zip(dataset.source_names, shares, strict=True) if share)

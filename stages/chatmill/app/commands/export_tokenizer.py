@@ -39,7 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--check",
         type=Path,
         metavar="FILE",
-        help="compare the ids of all formats with the original's library, for each line of this text",
+        help="check for each line of this text that all formats give the ids of the original in its own library",
     )
 
 

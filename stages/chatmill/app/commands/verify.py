@@ -316,7 +316,7 @@ def _replace_object(found: Survey, name: str, file: Path) -> str:
 
 
 def _restore_object(found: Survey, name: str) -> str:
-    """Write an object of the cache. Raises ValueError where its source has changed in the meantime."""
+    """Write an object of the cache from its copy in the workspace. Raises ValueError if that copy changed meanwhile."""
     file, source = object_file(found.project.cache, name), found.lost[name]
     content = source.read_bytes() if isinstance(source, Path) else source
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != name.removesuffix(".dir"):

@@ -17,7 +17,7 @@ def format_size(num_bytes: int) -> str:
     """A number of bytes: 812 bytes, 7.2 MB, 15.1 GB."""
     if num_bytes < 1000:
         return f"{num_bytes} bytes"
-    power = 1 if num_bytes < 1e6 else 2 if num_bytes < 1e9 else 3
+    power = 1 if num_bytes < 999_950 else 2 if num_bytes < 999_950_000 else 3  # which would be shown as 1000.0
     return f"{num_bytes / 1000**power:.1f} {('kB', 'MB', 'GB')[power - 1]}"
 
 

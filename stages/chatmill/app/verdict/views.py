@@ -1,6 +1,7 @@
 """Shows a verdict, and the conversations on which two sides differ most, word by word.
 
-A token's nats are divided evenly among its bytes, and a word has those of its bytes; so tokenizers need not agree.
+A token's nats are divided evenly among its bytes, and a word's are the sum over its bytes: so sides with different
+tokenizers can be compared.
 
 Shapes: L bytes of the scored text of a document.
 """

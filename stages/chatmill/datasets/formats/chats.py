@@ -39,7 +39,7 @@ _PAIRS = reader_of(prompt="prompt", response="completion")
 
 
 def messages_reader(row: Any) -> TableReader:
-    """The reader of a row, which has messages or a pair, or is a list of messages."""
+    """The reader of this row by its form: an object with messages, one with a prompt and a completion, or a list."""
     if isinstance(row, list) and row:
         return _LISTS
     return _PAIRS if isinstance(row, dict) and "messages" not in row and "prompt" in row else _MESSAGES
@@ -166,7 +166,7 @@ def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
         raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
     check_turn_count(len(pieces) // 3)
     turns = zip(pieces[2::3], pieces[3::3], strict=True)
-    return [Message.from_text(ROLES[marker], content) for marker, content in turns]
+    return [Message.from_text(ROLES[role], content) for role, content in turns]
 
 
 # Tables of dialogues, comma-separated, or tab-separated in a .tsv; column names are case-insensitive.

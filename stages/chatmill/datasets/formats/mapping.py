@@ -135,12 +135,12 @@ class TableMapping(_Section):
 
     def marks(self) -> list[str]:
         """The names that mark turns of a text: those in `roles` alone if these have the user and the assistant."""
-        own = _by_name(self.roles)
+        own = _speakers_by_name(self.roles)
         return list(own if {"user", "assistant"} <= {*own.values()} else self.speakers())
 
     def speakers(self) -> dict[str, Speaker]:
         """The speakers by the names that stand for them, in lower case; `roles` goes before the usual names."""
-        return _by_name(USUAL_NAMES) | _by_name(self.roles)
+        return _speakers_by_name(USUAL_NAMES) | _speakers_by_name(self.roles)
 
 
 def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
@@ -167,7 +167,8 @@ def value_at(entry: Any, column: str, default: Any = MISSING) -> Any:
     return value
 
 
-def _by_name(roles: Roles | None) -> dict[str, Speaker]:
+def _speakers_by_name(roles: Roles | None) -> dict[str, Speaker]:
+    """The speaker that each name stands for, in lower case; of two with one name, the first."""
     result: dict[str, Speaker] = {}
     for speaker, values in (roles or {}).items():
         for value in (values,) if isinstance(values, str) else values:

@@ -1,8 +1,8 @@
 """Conversations with a persona, generated from the intents and facts of a YAML file (chatmill.talk.persona).
 
 Most are of known phrasings, for training. One of HELD_BACK_EVERY is for validation or test, and its last answer is
-scored: the last message of the user is phrased as in `held_back`, or it asks for a fact told before; all before
-it is known. Of the held-back phrasings of an exchange, the first half is for test.
+scored: the last message of the user is phrased as in `held_back`, or it asks for a fact told before; each one before
+that is phrased as in `known`. Of the held-back phrasings of an exchange, the first half is for test.
 """
 
 from collections import Counter, defaultdict
@@ -75,7 +75,7 @@ class HeldBackTalks:
 
     def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
         size = len(exchange.held_back)
-        index = self._place(exchange.path, size)
+        index = self._next_index(exchange.path, size)
         return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
 
     def _recall(self) -> HeldBackTalk:
@@ -85,7 +85,8 @@ class HeldBackTalks:
         for _ in range(self._random.choice((1, 1, 2))):
             self._talk_of_others(talk, others, self._random.choice((0, 1)))
             talk.tell(fact)
-        self._talk_of_others(talk, others, DISTANCES[self._place((fact.name, "distance"), len(DISTANCES))])
+        distance = self._next_index((fact.name, "distance"), len(DISTANCES))
+        self._talk_of_others(talk, others, DISTANCES[distance])
         distance = talk.distance(fact)
         side, phrasings, split = self._question(fact)
         talk.ask(fact, phrasings)
@@ -99,8 +100,8 @@ class HeldBackTalks:
         while intents and talk.length < end:
             talk.thread(choices, goes_on=0.5)
 
-    def _place(self, key: object, size: int) -> int:
-        """The next place of a circle of this size, which begins anywhere."""
+    def _next_index(self, key: object, size: int) -> int:
+        """The next index for this key: 0 to size - 1 in turn, from a random start."""
         if key not in self._counts:
             self._counts[key] = self._random.randrange(size)
         return self._next(key) % size
@@ -145,10 +146,12 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
 
 
 class KnownTalks:
+    """Draws conversations of known phrasings, for training."""
+
     def __init__(self, persona: Persona, random: Random) -> None:
         self._persona, self._random = persona, random
         self._intents = Choices(persona.intents)
-        self._said = {
+        self._user_slots = {  # of each intent: the slots that the user may say in it, or in what follows
             intent.path: slots_of(node for chain in intent.descend() for node in chain[-1].known)
             for intent in persona.intents
         }
@@ -203,7 +206,7 @@ class KnownTalks:
         for fact in self._random.sample(self._persona.facts, len(self._persona.facts)):
             if len(facts) == num_facts:
                 break
-            free = tuple(intent for intent in intents if not fact.slots & self._said[intent.path])
+            free = tuple(intent for intent in intents if not fact.slots & self._user_slots[intent.path])
             if free and not slots & fact.slots:
                 facts.append(fact)
                 slots |= fact.slots

@@ -26,8 +26,11 @@ def capitalize(text: str) -> str:
     return _CAPITAL.sub(lambda match: match[0].upper(), text)
 
 
-def vary_spelling(text: str, random: Random) -> str:
-    """A plain sentence as one may write it; `text` has a question mark where it is a question, and no full stop."""
+def vary_case_and_marks(text: str, random: Random) -> str:
+    """A sentence as people type it: perhaps in lower case, perhaps without its last mark.
+
+    `text` ends with a question mark if it is a question, and never with a full stop.
+    """
     style = random.random()
     text = text.lower() if style < 0.25 else capitalize(text)
     if random.random() < (0.6 if style < 0.25 else 0.25):
@@ -146,7 +149,7 @@ class Talk:
         node = unused[0] if random.random() < FAVOURITE else random.choice(unused)
         self._answers.add(node)
         answer = _tidy(speaker.say(node))
-        self.messages.append(Message.from_text("user", vary_spelling(text, random)))
+        self.messages.append(Message.from_text("user", vary_case_and_marks(text, random)))
         self.messages.append(Message.from_text("assistant", answer[0].upper() + answer[1:]))
         return text != plain
 

@@ -41,7 +41,8 @@ def join(parts: Sequence[EncodedConversations], dtype: np.dtype[np.unsignedinteg
 class ChatTokenizer:
     """Turns text and conversations into ids and back. Raises ValueError for a vocabulary that is not lossless.
 
-    `leading_space` says that models of an external tokenizer were trained on text with a space before it.
+    `leading_space` says that the original tokenizer puts a space before each text. `encode` does not: the chat template
+    adds it.
     """
 
     def __init__(self, vocabulary: Vocabulary, *, leading_space: bool = False) -> None:

@@ -2,8 +2,8 @@ r"""The tokenizer's folder: its files, its control tokens, and the chat template
 
 The Jinja template renders the same text as chatmill.conversation, including `<|bos|>`, from messages as
 chatmill.datasets.formats.chats reads them. A calculator call is rendered as its expression, other calls as JSON,
-each followed by its result. Message text is escaped, because these libraries take a control token's name in text for
-the token. What this format cannot express is an error.
+each followed by its result. Message text is escaped, because these libraries read a control token's name in
+a message as that token. What this format cannot express is an error.
 
 It keeps to what the Jinja of transformers, @huggingface/jinja, ONNX Runtime GenAI and llama.cpp have in common: no
 `replace`, no `in` for strings, no method on what a macro returns. The template `training` also marks answers, for
@@ -130,9 +130,10 @@ def check_special_tokens(names: Sequence[str]) -> None:
 def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) -> Vocabulary:
     """The vocabulary with any missing control tokens added, and unused ids up to a multiple of 64.
 
-    Control tokens take the unused ids first, then new ones; no other id changes. Bytes without a token get one after
-    them, so that every text can be said. SentencePiece needs an id for unknown
-    text, which never occurs here: if the vocabulary has none, an unused id serves as one, so at least one is left.
+    Control tokens take the unused ids first, then new ones; no other id changes. After them, each byte without a token
+    gets one, so that every text can be encoded. SentencePiece needs an id for unknown text, which never occurs here: a
+    vocabulary without one keeps at least one unused id for it. Raises ValueError where a text token has the name of a
+    control token.
     """
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     spare = [i for i, kind in enumerate(kinds) if kind == Kind.UNUSED]
@@ -144,8 +145,8 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
         raise ValueError(f"the control token {taken[0]} is already one of its text tokens: use another tokenizer")
     added = [(name.encode(), Kind.CONTROL) for name in controls[len(spare) :]]
     added += [(bytes([byte]), Kind.NORMAL) for byte in vocabulary.missing_bytes]
-    needed = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
-    num_unused = needed + -(len(tokens) + len(added) + needed) % VOCAB_SIZE_MULTIPLE
+    needs_unused = int(vocabulary.spelling == "marked" and Kind.UNKNOWN not in kinds and len(spare) <= len(controls))
+    num_unused = needs_unused + -(len(tokens) + len(added) + needs_unused) % VOCAB_SIZE_MULTIPLE
     added += [(name, Kind.UNUSED) for name in islice(unused_names(vocabulary.tokens), num_unused)]
     return replace(
         vocabulary,
