@@ -4,12 +4,11 @@ encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
 vocab.bpe, merges.txt      beside it, one merge per line: `Ġ t`
 vocab.txt                  WordPiece's list, one entry per line: `the`, `##ing`, `[CLS]`
 tokenizer.tiktoken         a token in base64 and its rank on each line, as OpenAI publishes its tokenizers
-tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; no code of a pickle is run
+tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; it is interpreted, never unpickled
 """
 
 import base64
 import hashlib
-import io
 import json
 import pickle
 import pickletools
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import regex
+import tiktoken
 
 from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
@@ -231,12 +231,6 @@ def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dic
 # tokenizer.pkl
 
 _FIELDS = {"name": str, "pat_str": str, "mergeable_ranks": dict, "special_tokens": dict}
-_OPCODES = {  # of an encoding with these fields
-    *("PROTO", "FRAME", "STOP", "MARK", "EMPTY_DICT", "EMPTY_TUPLE", "SETITEM", "SETITEMS"),
-    *("SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BININT", "BININT1", "BININT2"),
-    *("MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "NEWOBJ", "BUILD"),
-    *("TUPLE1", "REDUCE"),  # of a call, so that what is imported for it is named
-}
 
 
 def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
@@ -245,42 +239,69 @@ def write_tiktoken_pickle(vocabulary: Vocabulary, file: Path) -> None:
 
 
 def read_tiktoken_pickle(file: Path) -> Vocabulary:
-    """The vocabulary in a pickled `tiktoken.Encoding`, whose unpickling runs no code."""
+    """The vocabulary in a pickled `tiktoken.Encoding`, without unpickling it."""
     try:
-        state = _pickled_state(file.read_bytes())
+        state = _interpret(file.read_bytes())
         if not isinstance(state, dict) or {key: type(value) for key, value in state.items()} != _FIELDS:
-            raise ValueError(f"its state is {state!r:.80}; expected {', '.join(_FIELDS)}")
+            fields = [key for key in state if isinstance(key, str)] if isinstance(state, dict) else []
+            raise ValueError(f"its state has the fields {fields!r:.80}; expected {', '.join(_FIELDS)}")
         for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
             if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
                 raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")
-    except (ValueError, LookupError, TypeError, AttributeError, pickle.UnpicklingError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"not a pickled tiktoken.Encoding: {error}") from error
     return from_ranks(state["name"], state["pat_str"], state["mergeable_ranks"], state["special_tokens"])
 
 
-class _Encoding:
-    """Takes the place of a `tiktoken.Encoding`, of which a pickle has the state."""
-
-    state: Any
-
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> type[_Encoding]:
-        if (module, name) != ("tiktoken.core", "Encoding"):
-            raise ValueError(f"it imports {module}.{name}")
-        return _Encoding
-
-
-def _pickled_state(data: bytes) -> Any:
+def _interpret(data: bytes) -> Any:
     """The state of the pickled encoding. Raises ValueError for an opcode that such a pickle does not need."""
+    stack: list[Any] = []
+    marks: list[int] = []
+    memo: dict[Any, Any] = {}
+
+    def pop(place: int) -> list[Any]:
+        items = stack[place:]
+        del stack[place:]
+        return items
+
     for opcode, argument, position in pickletools.genops(data):
-        if opcode.name not in _OPCODES:
-            raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
-        if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(data):  # memory is allocated for so many objects
-            raise ValueError(f"more objects than bytes at byte {position}")
+        match opcode.name:
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case "SHORT_BINUNICODE" | "BINUNICODE" | "SHORT_BINBYTES" | "BINBYTES" | "BININT" | "BININT1" | "BININT2":
+                stack.append(argument)
+            case "EMPTY_DICT":
+                stack.append({})
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "MEMOIZE":
+                memo[len(memo)] = stack[-1]
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "MARK":
+                marks.append(len(stack))
+            case "SETITEMS":
+                items = pop(marks.pop())
+                stack[-1].update(zip(items[::2], items[1::2], strict=True))
+            case "SETITEM":
+                key, value = pop(-2)
+                stack[-1][key] = value
+            case "GLOBAL" | "STACK_GLOBAL":
+                name = str(argument) if opcode.name == "GLOBAL" else " ".join(pop(-2))
+                if name != "tiktoken.core Encoding":
+                    raise ValueError(f"it imports {name.replace(' ', '.')}")
+                stack.append(tiktoken.Encoding)
+            case "NEWOBJ":
+                if pop(-2) != [tiktoken.Encoding, ()]:
+                    raise ValueError(f"an object of another class at byte {position}")
+                stack.append(None)
+            case "BUILD":  # the encoding becomes its state
+                stack[-2:] = [stack[-1]]
+            case _:
+                raise ValueError(f"unexpected opcode {opcode.name} at byte {position}")
     if (position or 0) + len(pickle.STOP) < len(data):
         raise ValueError(f"bytes after its end at {position}")
-    return _Unpickler(io.BytesIO(data)).load().state
+    (state,) = stack
+    return state
