@@ -5,7 +5,6 @@ import hashlib
 import json
 import marshal
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from chatmill.app.runs import run_git
+from chatmill.app.runs import OBJECT, run_git
 from chatmill.pipeline.outputs import SCRATCH, discard_scratch
 from chatmill.pipeline.processes import is_alive
 from chatmill.pipeline.progress import progress
@@ -23,7 +22,6 @@ from chatmill.pipeline.progress import progress
 
 LOCK_FILE = "dvc.lock"
 TEMPORARY = ".tmp"  # ends the name of a file that DVC has not finished
-_OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")
 
 
 class Item(NamedTuple):
@@ -195,7 +193,7 @@ def stored_objects(store: Path) -> dict[str, Path]:
     """The objects of a cache or remote, by the MD5 in their names."""
     files = sorted((store / "files/md5").glob("[0-9a-f][0-9a-f]/*"))
     named = {file.parent.name + file.name: file for file in files if file.is_file()}
-    return {name: file for name, file in named.items() if _OBJECT.fullmatch(name)}
+    return {name: file for name, file in named.items() if OBJECT.fullmatch(name)}
 
 
 def is_broken_link(file: Path) -> bool:
@@ -203,7 +201,7 @@ def is_broken_link(file: Path) -> bool:
     if not file.is_symlink() or file.exists():
         return False
     target = file.readlink()
-    return bool(_OBJECT.fullmatch(target.parent.name + target.name))
+    return bool(OBJECT.fullmatch(target.parent.name + target.name))
 
 
 def damaged_runs(store: Path) -> list[Path]:

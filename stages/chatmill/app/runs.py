@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from math import prod
 from pathlib import Path
@@ -65,7 +66,9 @@ def list_states(folder: Path, most: int) -> list[State]:
     for run in runs:
         committed = _COMMITTED.search(next(contents, b""))
         state = _state(*run, [next(contents, b"") for _ in FILES])
-        states.append(state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat()))
+        with suppress(ValueError, OverflowError, OSError):  # of a date that no clock has
+            state = state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat())
+        states.append(state)
     return states
 
 
@@ -87,8 +90,8 @@ def _state(rev: str, kind: str, label: str | None, files: Iterable[bytes]) -> St
     deps, outs = dict[str, str](), dict[str, str]()
     try:
         for stage in (lock.get("stages") or {}).values():
-            deps |= {entry["path"]: entry.get("md5") for entry in stage.get("deps") or []}
-            outs |= {entry["path"]: entry.get("md5") for entry in stage.get("outs") or []}
+            deps |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get("deps") or []}
+            outs |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get("outs") or []}
     except (AttributeError, KeyError, TypeError):
         return State(rev, kind, label, parameters, summary, {}, {})
     return State(rev, kind, label, parameters, summary, deps, outs)
@@ -113,6 +116,7 @@ def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
 # Their outputs, which are read without changing the workspace.
 
 WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
+OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")  # of DVC's cache
 
 
 class RunFiles:
@@ -131,15 +135,15 @@ class RunFiles:
 
     def file(self, run: State, output: Path) -> Path:
         """The path of an output; nothing lies there if it is missing on this machine."""
-        if run.rev == WORKSPACE:
+        if run.rev == WORKSPACE and (self._root / output).is_file():
             return self._root / output
-        return self._cache_path(run.outs.get(output.as_posix()) or "none")
+        return self._cache_path(run.outs.get(output.as_posix()))
 
     def files(self, run: State, output: Path) -> dict[str, Path]:
         """The paths of a folder's files, by name; empty if one of them is missing on this machine."""
         folder = self._root / output
         if run.rev == WORKSPACE and folder.is_dir():
-            return {file.name: file for file in folder.iterdir()}
+            return {file.name: file for file in folder.iterdir() if file.is_file()}
         digest = run.outs.get(output.as_posix()) or ""
         try:
             entries = json.loads(self._cache_path(digest).read_bytes()) if digest.endswith(".dir") else []
@@ -148,7 +152,10 @@ class RunFiles:
             return {}
         return files if all(file.is_file() for file in files.values()) else {}
 
-    def _cache_path(self, digest: str) -> Path:
+    def _cache_path(self, digest: Any) -> Path:
+        """The place of an object in DVC's cache, or of nothing: the lock of a branch may say anything."""
+        if not isinstance(digest, str) or not OBJECT.fullmatch(digest):
+            return self._cache / "none"
         return self._cache / digest[:2] / digest[2:]
 
 

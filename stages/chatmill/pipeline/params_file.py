@@ -71,7 +71,10 @@ def section_of(params: Params, name: str, signature: Signature, instance: str) -
 
 
 def check_params(params: Params, own: str, signature: Signature) -> None:
-    """Raise ValueError, which lists all errors, unless the stage's own section and those of all others are right."""
+    """Raise ValueError unless the sections of all stages are as the schema says, and the stage's own fits together.
+
+    It lists all errors against the schema, or else those that the validators of the stage find.
+    """
     schema = json.loads((Path(SOURCE_ROOT) / SCHEMA_FILE).read_text(encoding="utf-8"))
     for name in (own, *signature.other_sections):  # of a script that the schema lacks anything is right
         schema["properties"].setdefault(name, {})
@@ -115,6 +118,8 @@ def _value_errors(path: str, value: Any, schema: Schema, root: Schema) -> Iterat
         for key, part in value.items():
             if key in properties:
                 yield from _value_errors(f"{path}.{key}", part, properties[key], root)
+            elif others is False and key == THREADS:
+                yield f"unknown parameter {path}.{key}: it stands once, above the sections"
             elif others is False:
                 yield f"unknown parameter {path}.{key}{suggest(str(key), properties)}"
             elif isinstance(others, dict):

@@ -43,14 +43,20 @@ def read_samples(file: Path) -> list[Metrics]:
     return result
 
 
-def read_curve(file: Path) -> sections.Curve:
-    """The columns of a tab-separated table, by step; cells without a finite number are left out."""
+def read_curve(file: Path, *, strict: bool = True) -> sections.Curve:
+    """The columns of a tab-separated table, by step; cells without a finite number are left out.
+
+    Raises ValueError for a row without numbers, or leaves it out, as a curve that grows may end in half a row.
+    """
     curve: sections.Curve = {}
-    for place, row in enumerate(csv.DictReader(read_text(file).splitlines(), delimiter="\t"), start=2):
+    text = read_text(file) if strict else file.read_text(encoding="utf-8", errors="replace")
+    for place, row in enumerate(csv.DictReader(text.splitlines(), delimiter="\t"), start=2):
         try:
             values = {name: float(cell) for name, cell in row.items() if cell}
             step = values.pop("step")
         except (ValueError, KeyError, TypeError) as error:
+            if not strict:
+                continue
             raise ValueError(f"{file}:{place}: expected numbers and a step: {error}") from error
         for name, value in values.items():
             if math.isfinite(value):

@@ -28,7 +28,6 @@ from chatmill.app import arguments
 from chatmill.app.page.content import quantize_rows
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.conversation import Message
-from chatmill.gguf_export.fields import UnsupportedModel
 from chatmill.gguf_export.gguf_files import Source, read_source
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary
@@ -179,10 +178,7 @@ def export_qwen3c(model: Path, out: Path) -> str | None:
 
     Raises ValueError where the files cannot express the model.
     """
-    try:
-        source = read_source(model)
-    except UnsupportedModel as problem:
-        raise unsupported("it has no chunks of tokens") from problem
+    source = read_source(model)
     tokenizer = source.tokenizer.vocabulary
     if source.template is None:
         raise ValueError(f"{model}: its chat template is not known, and qwen3.c needs prompts: use transformers")

@@ -193,6 +193,7 @@ def validation_error(error: ValidationError, request_type: type[BaseModel], body
 
 MAX_BODY_BYTES = 2 << 20
 BODY_SECONDS = 60  # for a body to arrive
+MAX_INLINE_BYTES = 65_536  # of a body; a longer one is parsed in a thread
 
 
 async def parse(request: Request, request_type: type[RequestType]) -> RequestType:
@@ -207,7 +208,10 @@ async def parse(request: Request, request_type: type[RequestType]) -> RequestTyp
     except TimeoutError as error:
         raise ApiError(408, f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds") from error
     try:
-        parameters = request_type.model_validate_json(bytes(body))
+        if len(body) > MAX_INLINE_BYTES:
+            parameters = await asyncio.to_thread(request_type.model_validate_json, bytes(body))
+        else:
+            parameters = request_type.model_validate_json(bytes(body))
     except ValidationError as error:
         raise validation_error(error, request_type, bytes(body)) from error
     for name, value in (parameters.model_extra or {}).items():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,10 @@ from chatmill.report.sections import downsample
 
 MAX_RUNS = 500  # in the listing
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
-SANDBOX = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+SANDBOX = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "Cache-Control": "no-store",  # where a key is needed, a browser is to keep nothing
+}
 
 
 class Runs:
@@ -65,7 +69,7 @@ class Runs:
         if not self._files or name not in self._states:
             raise ApiError(404, f"{name:.200}: no such run: see /runs.json", code="no_run")
         try:
-            curve = await asyncio.to_thread(read_curve, self._files.file(self._states[name], CURVE))
+            curve = await asyncio.to_thread(read_curve, self._files.file(self._states[name], CURVE), strict=False)
         except (OSError, ValueError):
             curve = {}
         return JSONResponse({column: downsample(curve[column]) for column in COLUMNS if column in curve})
@@ -96,7 +100,8 @@ class Runs:
 # Verdicts on runs: which of two models, or of two groups that differ by their seed alone, is the better one.
 
 TEST_DATA = Path("data/chat/test.jsonl")
-MAX_SIDES, MAX_NAMES = 4, 12  # of a request, and of a side
+LOGGER = logging.getLogger("uvicorn.error")
+MAX_SIDES, MAX_NAMES = 4, 12  # of a request
 MAX_PAGES = 20  # that are kept
 
 
@@ -130,6 +135,8 @@ class Verdicts:
         sides, known = (await parse(request, VerdictRequest)).sides, self._runs.model_names()
         if unknown := [name for side in sides for name in side if name not in known]:
             raise ApiError(404, f"{unknown[0]:.200}: no such run with a model here: see /runs.json", code="no_run")
+        if sum(map(len, sides)) > MAX_NAMES:
+            raise ApiError(400, f"sides: expected at most {MAX_NAMES} runs", param="sides", code="invalid_value")
         if not self._test_data.exists():
             raise ApiError(409, f"{TEST_DATA}, on which runs are compared, is not here: run `dvc pull` or `dvc repro`")
         return CancellableResponse(lambda send: send_events(send, self._events(sides)))
@@ -155,6 +162,11 @@ class Verdicts:
         try:
             while name := await names.get():
                 yield json.dumps({"measured": name}).encode()
+            if error := judging.exception():
+                LOGGER.error("the comparison of %s failed", sides, exc_info=error)
+                problem = f"the comparison failed ({type(error).__name__}): the server's log has more"
+                yield json.dumps({"problem": problem}).encode()
+                return
             yield json.dumps(judging.result()).encode()
         finally:
             stopped.set()
