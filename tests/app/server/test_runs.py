@@ -193,3 +193,23 @@ def test_a_folder_without_runs_says_why(tmp_path, commands, problem):
 
 def test_a_folder_that_is_gone_is_told():
     assert "/nowhere/at/all" in asyncio.run(Runs(Path("/nowhere/at/all")).listing())["problem"]
+
+
+def test_the_lock_of_a_branch_names_no_file_outside_the_cache(tmp_path):
+    made = RunRepository(tmp_path / "runs")
+    (tmp_path / "secret").write_text("a secret")
+    listing = [{"relpath": "index.html", "md5": f"/{tmp_path}/secret"}]
+    (tmp_path / "x.dir").write_text(json.dumps(listing))
+    for digest in (f"/{tmp_path}/secret", f"/{tmp_path}/x.dir"):
+        outs = dict.fromkeys(("data/metrics/train.tsv", "data/report"), digest)
+        outside = State("rev", "branch", "evil", {}, {}, {}, outs)
+        files = RunFiles(made.folder)
+        assert not files.files(outside, Path("data/report"))
+        assert not any(files.file(outside, Path(path)).exists() for path in outs)
+
+
+def test_of_a_curve_that_ends_in_half_a_row_the_others_are_shown(client, repository):
+    file = repository.folder / "data/metrics/train.tsv"
+    whole = client.get("/runs/workspace/curve.json").json()
+    file.write_text(f"{file.read_text()}9\t1.2\t1e")
+    assert client.get("/runs/workspace/curve.json").json() == whole != {}
