@@ -17,11 +17,11 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _HEAD, _SOURCE = re.compile(rb"---\n(.*?\n)---\n", re.DOTALL), re.compile(r"^\| (\S.*?) \| ([\d,]+) \| [\d,]+ \|", re.M)
 
 
-def introduce(path: Path, loaded: LoadedModel) -> dict[str, Any]:
+def introduce(path: Path, loaded: LoadedModel, num_bytes: int) -> dict[str, Any]:
     """What a model is and was trained on, as `about`, and `prompts` to try; what no file tells is left out.
 
-    The files are its config.json, its card, README.md, as hubs have it, and in a project the metrics and samples of
-    the same tokenizer.
+    `num_bytes` are those of its weights where it runs. The files are its config.json, its card, README.md, as hubs have
+    it, and in a project the metrics and samples of the same tokenizer.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
     config, card = parse_mapping(_content(folder / "config.json")), _content(folder / "README.md")
@@ -38,7 +38,7 @@ def introduce(path: Path, loaded: LoadedModel) -> dict[str, Any]:
             prompts = sample_prompts(_content(data / "samples.jsonl"))
     layers, width = (config.get(key) for key in ("num_hidden_layers", "hidden_size"))
     shape = f"{layers} layers of {width} channels, " if layers and width else ""
-    size = f"{loaded.engine.num_bytes / 1e6:,.1f} MB, a context of {loaded.engine.context:,} tokens"
+    size = f"{num_bytes / 1e6:,.1f} MB, a context of {loaded.engine.context:,} tokens"
     steps = get_nested(config, "chatmill", "steps")
     duration = f"for {steps:,} steps " if isinstance(steps, int) else ""
     texts = f"on {', '.join(sources)}" if sources else "on data of which its files do not tell"

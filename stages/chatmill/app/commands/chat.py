@@ -12,7 +12,7 @@ from select import select
 from chatmill.app import arguments
 from chatmill.app.arguments import PROMPT_FILE_HELP, STDIN, join_prompt, read_text, unescaped
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
-from chatmill.app.terminal.terminal_chat import TerminalChat, Transcript, describe_session
+from chatmill.app.terminal.terminal_chat import TerminalChat, Transcript, cut_off, describe_session
 from chatmill.app.terminal.text import notify
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
@@ -53,7 +53,10 @@ def run(options: argparse.Namespace) -> None:
     sampling = arguments.sampling(options)
     prompt = read_prompt(options)
     if prompt is not None and not options.interactive:
-        open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty()).ask(prompt)
+        chat = open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty())
+        chat.ask(prompt)
+        if not (options.quiet or chat.show_notices) and (stats := chat.session.answer_stats) and not stats.stopped:
+            notify(f"the answer is {cut_off(stats, chat.session)}")
         return
     from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt
 

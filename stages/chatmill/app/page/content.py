@@ -227,7 +227,7 @@ def read_content(path: Path, name: str) -> PageContent:
         "template": template_content(loaded.template, loaded.tokenizer),
         "stop_ids": sorted(loaded.stop_ids),
         "tools": list(loaded.tools),
-        **introduce(path, loaded),
+        **introduce(path, loaded, len(data)),
     }
     return PageContent(description, data, loaded.tokenizer.fingerprint)
 

@@ -165,7 +165,7 @@ class Models:
     def _load(self, name: str) -> LoadedModel:
         with fetch_model(name) as path:
             loaded = load_model(path, **self.options.load_options)
-            self._introductions[name] = introduce(path, loaded)
+            self._introductions[name] = introduce(path, loaded, loaded.engine.num_bytes)
         for _ in range(2):  # warm-up: the first tokens are slow
             loaded.engine.append([0])
         loaded.engine.rewind(0)

@@ -194,10 +194,13 @@ def format_stats(stats: AnswerStats, session: ChatSession) -> str:
     if stats.tokens > 1:
         parts.append(f"{stats.tokens_per_second:,.1f} tokens/s")
     parts += [f"first after {format_duration(stats.first_token)}", f"context {used:,} of {context:,}"]
-    if not stats.stopped:
-        full = used >= context
-        parts.append("cut off: the context is full" if full else f"cut off at max_tokens {session.max_tokens:,}")
-    return ", ".join(parts)
+    return ", ".join(parts if stats.stopped else [*parts, cut_off(stats, session)])
+
+
+def cut_off(stats: AnswerStats, session: ChatSession) -> str:
+    """Why an answer ends before it is complete."""
+    full = stats.prompt_tokens + stats.tokens >= session.engine.context
+    return "cut off: the context is full" if full else f"cut off at max_tokens {session.max_tokens:,}"
 
 
 def describe_session(session: ChatSession) -> str:
