@@ -58,7 +58,9 @@ WIDGETS = "- text: Hi\n- text: [1]\n- messages: [{content: Ho}]\n- text: Ha\n- t
 def test_a_card_tells_what_a_model_was_trained_on_and_prompts(card, trained, prompts):
     Path("unknown/README.md").write_text(card)
     about = f"2 layers of 32 channels, 0.1 MB, a context of 640 tokens. Trained {trained}."
-    assert introduce(Path("unknown"), load_named("unknown", "cpu", 1)) == {"about": about, "prompts": prompts}
+    loaded = load_named("unknown", "cpu", 1)
+    found = introduce(Path("unknown"), loaded, loaded.engine.num_bytes)
+    assert found == {"about": about, "prompts": prompts}
 
 
 def test_a_project_introduces_the_models_of_its_tokenizer_by_complete_answers_that_were_given_once():
@@ -71,6 +73,6 @@ def test_a_project_introduces_the_models_of_its_tokenizer_by_complete_answers_th
     Path("samples.jsonl").write_text("".join(json.dumps(one) + "\n" for one in samples))
     for fingerprint, prompts in ("another", []), (loaded.tokenizer.fingerprint, ["1?", "4?", "6?"]):
         Path("metrics/evaluate.json").write_text(json.dumps({"tokenizer": {"fingerprint": fingerprint}}))
-        found = introduce(Path("unknown"), loaded)
+        found = introduce(Path("unknown"), loaded, loaded.engine.num_bytes)
         assert found["prompts"] == prompts
     assert found["about"].endswith("Trained on many (3,000 messages), few (2 messages).")

@@ -40,7 +40,13 @@ def loading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_answers(add: Add) -> None:
-    add("--max-tokens", type=int, default=256, metavar="N", help="maximum tokens of an answer (default: %(default)s)")
+    add(
+        "--max-tokens",
+        type=int,
+        default=MAX_TOKENS,
+        metavar="N",
+        help="maximum tokens of an answer (default: %(default)s)",
+    )
     add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
     add("--top-k", type=int, default=0, metavar="N", help="only the top N tokens; 0 (default): all")
     add("--top-p", type=float, default=1.0, metavar="P", help="only the top tokens with total probability P")
@@ -94,6 +100,7 @@ def new_output(out: Path, *, replaces: bool = False) -> Iterator[Path]:
 
 # Prompts in files, as the options of several commands name them.
 
+MAX_TOKENS = 256  # of an answer, where a user names no number
 MAX_INPUT_BYTES = 16_000_000  # of a text, or of a line of a file
 STDIN = "-"
 PROMPT_FILE_HELP = "append the text of a file, or with - of stdin, to each prompt; alone it is the prompt"

@@ -119,5 +119,5 @@ def load_named(name: str | Path, device: str = "auto", threads: int | None = Non
             return load_model(path, device, threads, **options)
         except USER_ERRORS as error:
             message, given = error_line(error).replace(str(path), str(Path(name))), str(Path(name))
-            is_named = re.match(rf"{re.escape(given)}(/|: )", message)
+            is_named = re.match(rf"{re.escape(given)}(/|: | )", message)
             raise ValueError(message if is_named else f"{name}: {message}") from error

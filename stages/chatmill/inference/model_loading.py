@@ -142,6 +142,8 @@ def open_weights(path: Path, *, device: str = "auto", threads: int | None = None
     from chatmill.engines.pytorch_engine import PyTorchEngine, resolve_device
     from chatmill.model.chat_model import load_chat_model
 
+    if not path.exists():
+        raise ValueError(f"{path}: no such model")
     folder = path if path.is_dir() else path.parent
     check_manifest(folder)
     try:

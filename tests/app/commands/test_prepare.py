@@ -119,7 +119,7 @@ def test_the_section_is_what_prepare_reads(tmp_path, capsys):
         ("x", b'{"data": [{"q": "Hi you", "a": "Hello"}]}', "they are read where the name of the file ends in .json"),
         ("x.txt", b"Ana: Hi\nBen: Hello\n\nAna: Bye\nBen: Bye\n", "its speakers are named Ana, Ben"),
         ("x.txt", b"1 2 3\n4 5 6\n", "its lines hold numbers"),
-        ("x.txt", b"caf\xe9\n", "x.txt:1: not UTF-8 at byte 3 of the file: convert it, as by iconv"),
+        ("x.txt", b"caf\xe9\n", "x.txt:1: not UTF-8 at byte 3 of the file: convert it, as by iconv -t utf-8"),
     ],
 )
 def test_what_no_format_reads_is_an_error_with_the_reason(name, content, reason, tmp_path, capsys):

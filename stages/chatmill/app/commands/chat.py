@@ -55,7 +55,8 @@ def run(options: argparse.Namespace) -> None:
     if prompt is not None and not options.interactive:
         chat = open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty())
         chat.ask(prompt)
-        if not (options.quiet or chat.show_notices) and (stats := chat.session.answer_stats) and not stats.stopped:
+        is_told = chat.show_notices or options.quiet or options.max_tokens != arguments.MAX_TOKENS
+        if not is_told and (stats := chat.session.answer_stats) and not stats.stopped:
             notify(f"the answer is {cut_off(stats, chat.session)}")
         return
     from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt

@@ -54,7 +54,7 @@ def kind_of(file: Path) -> tuple[str, str]:
             raise ValueError(
                 f"{file}: no JSON, and its name does not say what else: name a table .csv or .tsv, a text .txt"
             )
-        has_lines = re.match(rb"[^\n]+\n[{\[\"]", start) is not None
+        has_lines = re.match(rb"[^\n]{2,}\n\s*[{\[\"]", start) or inner_suffix(file).lower() in (".jsonl", ".ndjson")
         words = "JSON lines" if has_lines else "a JSON array" if start.startswith(b"[") else "a JSON object"
     if kind in ("CSV", "TSV"):
         words += f", separated by {_SEPARATORS[separator_of(file)]}"
@@ -157,7 +157,8 @@ def fill(sample: Sample, every: list[Path]) -> None:
         sample.is_complete &= next(entries, None) is None
         sample.rows += paragraphs_of(some) if sample.is_text else some
         count, size = count + len(some), size + some_bytes
-    sample.limit = max(20, min(sample.limit, MAX_BYTES * count // max(1, size)))
+    if count:
+        sample.limit = max(20, min(sample.limit, MAX_BYTES * count // max(1, size)))
     sample.entries = count if sample.is_complete else _estimate(sample, count, size)
 
 
@@ -177,7 +178,7 @@ def _entries(file: Path, kind: str) -> Iterator[Any]:
         if not isinstance(row, Reject):
             yield row[1]
         elif is_text:
-            remedy = ": convert it, as by iconv -f cp1252 -t utf-8" if row.reason == "not_utf8" else ""
+            remedy = ": convert it, as by iconv -t utf-8" if row.reason == "not_utf8" else ""
             raise ValueError(f"{row.place}: {row.detail}{remedy}")
 
 

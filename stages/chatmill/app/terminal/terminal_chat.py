@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -25,6 +25,8 @@ from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
+EXISTS = "already exists and is not overwritten: choose another name, or a folder"
+
 
 class Transcript:
     """A new file `name`, or one in that folder named by the time: a chat a line, complete after every answer."""
@@ -33,11 +35,11 @@ class Transcript:
         """Creates the folders, but not the file. Raises ValueError or OSError where the file could not be written."""
         path = expand_path(name)
         if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} already exists and is not overwritten: choose another name, or a folder")
+            raise ValueError(f"{path} {EXISTS}")
         folder = path if path.is_dir() or name.endswith(("/", os.sep)) else path.parent
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            raise ValueError(f"{folder}: no permission to write: choose another folder")
+            raise ValueError(f"{folder}: no permission to write: choose another folder for --output")
         self.file: Path | None = None
         self._path, self._previous_lines, self._line = path, "", ""
 
@@ -101,12 +103,13 @@ def expand_path(name: str) -> Path:
 
 def _create(path: Path) -> Path:
     """Create a file; in a folder chat-20260131-154500.jsonl, or where that exists chat-20260131-154500-2.jsonl …"""
-    if path.is_dir():
-        stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
-        names = (f"{stem}-{number}.jsonl" if number > 1 else f"{stem}.jsonl" for number in count(1))
-        path = next(file for file in map(path.joinpath, names) if not file.exists())
-    path.open("x").close()
-    return path
+    stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
+    names = (f"{stem}-{number}.jsonl" if number > 1 else f"{stem}.jsonl" for number in count(1))
+    for file in map(path.joinpath, names) if path.is_dir() else [path]:
+        with suppress(FileExistsError):  # of another chat of the same second
+            file.open("x").close()
+            return file
+    raise ValueError(f"{path} {EXISTS}")
 
 
 class TerminalChat:
