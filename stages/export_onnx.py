@@ -21,7 +21,7 @@ def main(model: Path, export: Output, *, quantize: list[Literal["int8", "int8_dy
     weights, config = read_model_folder(model)
     metadata = {key: config["chatmill"][key] for key in ("fingerprint", "template")}
     export.mkdir()
-    write_config_and_tokenizer(model, config, export, external=is_large(weights))
+    write_config_and_tokenizer(model, config, export, has_weights_file=is_large(weights))
     for precision in ["float32", *quantize]:
         write_graphs(precision, weights, config, metadata, export)
     write_genai(export, config)

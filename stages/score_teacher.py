@@ -48,9 +48,10 @@ def main(
     ngram_order: NgramOrder | None,
     threads: PositiveInt,
 ) -> None:
-    """Write the likeliest tokens in the place of each token, with their probabilities; or why there are none.
+    """For each token of the training set, write the likeliest ones at its position, with their probabilities.
 
-    Both teachers together predict the weighted mean; n-grams are counted on all tokens but the one that they predict.
+    Two teachers predict their weighted mean; that of n-grams predicts each token from the counts of all others.
+    Without a teacher, the reason is written.
     """
     meta, vocabulary = read_inputs(tokens, tokenizer)
     train = read_split(tokens, "train")
@@ -60,16 +61,16 @@ def main(
     ngrams = ngram_order and NgramTeacher(train, ngram_order)
     teachers = [(each.predict, share) for each, share in ((model, MODEL_SHARE), (ngrams, 1 - MODEL_SHARE)) if each]
     predictions.mkdir()
-    formats: dict[str, Any] = {"kept": files.num_kept(train)}
+    description: dict[str, Any] = {"kept": files.num_kept(train)}
     if teachers:
         blocks = files.predict_all(teachers, train, files.num_kept(train))
         number = len(files.conversation_blocks(train))
         files.write_predictions(predictions, train, progress(blocks, STAGE, total=number, unit=" blocks of tokens"))
     else:
-        formats = {"reason": f"{STAGE}.teacher and {STAGE}.ngram_order are null"}
+        description = {"reason": f"{STAGE}.teacher and {STAGE}.ngram_order are null"}
     if model:
-        formats["model"] = {"path": str(teacher), **model.describe()}
+        description["model"] = {"path": str(teacher), **model.describe()}
         log(STAGE, f"{teacher} needs {model.bits_per_byte:.3f} bits per byte for the training set")
     if ngrams:
-        formats["ngram"] = {"order": ngram_order}
-    files.complete(predictions, formats, meta)
+        description["ngram"] = {"order": ngram_order}
+    files.complete(predictions, description, meta)

@@ -88,24 +88,24 @@ def _llama3_scaling(content: GGUFFile, theta: float) -> dict[str, Any]:
     return {"rope_type": "llama3", "original_max_position_embeddings": int(context), **factors}
 
 
-# The weights in a GGUF file under Hugging Face's names, and in their order.
+# The weights in a GGUF file under Hugging Face's names, with the rows of queries and keys in its order.
 
 
 def read_tensors(content: GGUFFile, config: ModelConfig, names: list[str]) -> Weights:
-    """The tensors by `names`, those of our model; others keep the name that they have in the file.
+    """The tensors under `names`, which are our model's; one that it does not have keeps its name in the file.
 
     Quantized ones become float32.
     """
     arch = MODEL_ARCH[architecture(content.fields).upper()]
     known = get_tensor_name_map(arch, config.num_hidden_layers)
-    ours = {known.get_name(name, try_suffixes=(".weight", ".bias")): name for name in names}
+    our_names = {known.get_name(name, try_suffixes=(".weight", ".bias")): name for name in names}
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     weights: Weights = {}
     for name in content.places:
         if name != ROPE_FREQUENCIES:
-            own = ours.get(name) or name
-            rotated = heads.get(own.split(".")[-2], 0) if arch == MODEL_ARCH.LLAMA and own != name else 0
-            weights[own] = _in_halves(torch.from_numpy(content.tensor(name)), rotated)
+            our_name = our_names.get(name) or name
+            rotated = heads.get(our_name.split(".")[-2], 0) if arch == MODEL_ARCH.LLAMA and our_name != name else 0
+            weights[our_name] = _in_halves(torch.from_numpy(content.tensor(name)), rotated)
     return weights
 
 

@@ -45,7 +45,7 @@ PERSONAL: dict[str, tuple[str, re.Pattern[str], Callable[[str], bool]]] = {  # s
         _is_phone,
     ),
 }
-_MIN_NAME = 3  # letters of a part of a name that is one by itself
+_MIN_NAME = 3  # letters; shorter names, and shorter parts of names, stay
 _NO_NAMES = {"The", "From", "Work", "Home", "Mom", "Mum", "Dad", "Boss", "Office"}  # in names of an address book
 
 
@@ -65,7 +65,7 @@ def _replaced(stand_in: str, counts: Callable[[str], bool], match: re.Match[str]
 
 @lru_cache
 def _name_pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """What matches the names, and the capitalised parts of each, in any case of letters."""
+    """A pattern for the names and each capitalised word of a name, as whole words, in upper or lower case."""
     parts = {part for name in names for part in re.findall(r"[^\W\d_]+", name) if part[0].isupper()} - _NO_NAMES
     every = sorted((name for name in parts | {*names} if len(name) >= _MIN_NAME), key=len, reverse=True)
     return re.compile(rf"(?i)(?<!\w)(?:{'|'.join(map(re.escape, every))})(?!\w)" if every else "(?!)")

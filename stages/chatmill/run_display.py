@@ -140,7 +140,7 @@ class Display:
     def __init__(self, trainer: Trainer, samples: Samples) -> None:
         self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
         self._first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
-        self._samples, self._shown = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
+        self._samples, self._steps_to_show = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
         self._bar: Any = None
         if trainer.group.is_main_process:
             self._bar = progress((), STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)
@@ -165,7 +165,7 @@ class Display:
             speed = f", {(self._tokens - before) / seconds:,.0f} tokens/s" if self._tokens > before else ""
             self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}{speed}", refresh=False)
             self._bar.update()
-            if self._trainer.completed_steps in self._shown and can_be_copied(self._trainer.model):
+            if self._trainer.completed_steps in self._steps_to_show and can_be_copied(self._trainer.model):
                 model = deepcopy(self._trainer.model).cpu()  # no state of training is touched, as by a cache in a layer
                 show_answers(model, self._samples, f"step {self._trainer.completed_steps:,}")
 

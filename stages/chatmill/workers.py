@@ -35,6 +35,7 @@ class FileRange(NamedTuple):
 
     def lines(self) -> Iterator[bytes]:
         with self.file.open("rb") as stream:
+            # From one byte before, so that a line that begins at `start` is not skipped with the rest of another.
             stream.seek(max(self.start - 1, 0))
             position = self.start - 1 + len(stream.readline()) if self.start else 0
             while position < self.end and (line := stream.readline()):

@@ -33,7 +33,7 @@ def run(kept, bits, trainer):
     batches = dataset.batches(list(dataset.epoch(0, 0)), 1)
     for one in bits:
         trainer.step(batches)
-        kept.compare(trainer, one)
+        kept.keep_if_better(trainer, one)
         seen.append(copy_of(trainer))
     return seen
 
@@ -57,9 +57,9 @@ def test_a_state_brings_the_best_back(tmp_path, monkeypatch):
     assert Checkpoint("run").save(kept.state_dict())
     resumed = KeptWeights("best")
     resumed.load_state_dict(Checkpoint("run").load(), is_main_process=True)
-    resumed.compare(trainer, 2.2)
+    resumed.keep_if_better(trainer, 2.2)
     assert_equal(resumed.final(trainer), seen[1])
-    resumed.compare(trainer, 1.9)
+    resumed.keep_if_better(trainer, 1.9)
     assert_equal(resumed.final(trainer), seen[3])
 
 

@@ -151,19 +151,19 @@ class RecordFiles(NamedTuple):
 
     @contextmanager
     def reader(self) -> Iterator[Callable[[int], ComparedText]]:
-        """A function that returns the text of a record."""
+        """Yield a function that reads the text of a record; it keeps the last ones."""
         positions, starts = self.positions(), self.starts()
         with ExitStack() as opened:
             streams = [opened.enter_context(file.open("rb")) for file in self.files]
 
-            def compared(record: int) -> ComparedText:
+            def read_text(record: int) -> ComparedText:
                 position = int(positions[record])
-                number = bisect_right(starts, position) - 1
-                streams[number].seek(position - starts[number])
-                line = streams[number].read(int(positions[record + 1]) - position)
+                file_number = bisect_right(starts, position) - 1
+                streams[file_number].seek(position - starts[file_number])
+                line = streams[file_number].read(int(positions[record + 1]) - position)
                 return ComparedText(from_json(line)["text"])
 
-            yield lru_cache(CACHED)(compared)
+            yield lru_cache(CACHED)(read_text)
 
 
 def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map: Callable[..., Iterable[Any]]) -> None:

@@ -52,7 +52,7 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
 def entries_of(
     item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
 ) -> Iterator[Record | Reject]:
-    """The record or the reject of an entry, and the parts that are left out, all counted."""
+    """Yield the record or the reject of an entry, then a reject for each part left out; the tally counts them."""
     for entry in _entries(item, source, parameters, tally):
         if isinstance(entry, Reject):
             tally.reject(entry)
@@ -63,6 +63,7 @@ def entries_of(
 def _entries(
     item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
 ) -> Iterator[Record | Reject]:
+    """Yield as `entries_of` does, which counts the rejects; here what is read and what is kept is counted."""
     if isinstance(item, Reject):
         tally.read(Extent(item.messages, item.bytes))
         yield item
@@ -73,12 +74,12 @@ def _entries(
     extent = Extent(*map(sum, zip(extent_of(item.turns), *(part.extent for part in item.dropped), strict=True)))
     tally.read(extent)
     repaired = repair(item.turns, parameters)
-    turns, rules = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
+    turns, redactions = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
     entry = _record(item, turns, source, parameters)
     if isinstance(entry, Reject):
         yield Reject(entry.place, entry.reason, entry.detail, *extent)
         return
-    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *rules, *item.notes]
+    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redactions, *item.notes]
     tally.keep(extent_of(turns) if parts or rules else extent, rules)
     yield entry
     for part in parts:

@@ -90,7 +90,7 @@ def mean_of_shares(shares: Sequence[Estimate]) -> Estimate:
 
 
 def values_of(tree: Any) -> Any:
-    """Nested metrics with the value of each estimate in its place."""
+    """The nested metrics, with each estimate replaced by its value."""
     if isinstance(tree, Estimate):
         return tree.value
     return {key: values_of(item) for key, item in tree.items()} if isinstance(tree, dict) else tree

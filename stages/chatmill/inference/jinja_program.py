@@ -25,10 +25,10 @@ _PADDING = ("center", "ljust", "rjust", "zfill", "expandtabs")
 
 
 class JinjaProgram:
-    """A compiled template. Raises ValueError, with Jinja's message, for one that is none."""
+    """A compiled chat template. Raises ValueError with Jinja's message if the source is not a Jinja template."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        """`tokens` are the names that the program may use for control tokens, such as bos_token."""
+        """`tokens` has the control tokens by the names that the program uses for them, such as bos_token."""
         try:
             self._template = _ENVIRONMENT.from_string(source)
         except (TemplateError, RecursionError, ValueError, OverflowError) as error:

@@ -1,6 +1,7 @@
 """A decoder as an ONNX graph, built node by node, and quantized matrices in the layout of its operators.
 
-Shapes: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, rounded up.
+Shapes of a matrix: N outputs (rows), C inputs (columns), K blocks of a row: C / BLOCK, rounded up. In a graph: B texts,
+T positions, C channels, H heads of queries, G heads of keys and values, D channels of a head, V tokens.
 """
 
 import json
@@ -127,7 +128,7 @@ class DecoderBuilder(ABC):
 
     @abstractmethod
     def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
-        """q (B, T, H, D), k (B, T, K, D), v (B, T, K*D) -> (B, T, H*D)."""
+        """q (B, T, H, D), k (B, T, G, D), v (B, T, G*D) -> (B, T, H*D)."""
 
     @abstractmethod
     def norm(self, x: str, name: str) -> str:
@@ -210,7 +211,7 @@ class DecoderBuilder(ABC):
         return [self.linear(x, f"{layer}.{name}") for name in names]
 
     def linear(self, x: str, name: str) -> str:
-        """(B, T, inputs) -> (B, T, outputs)."""
+        """(B, T, inputs) -> (B, T, outputs): x times the matrix `name`, plus its bias if the weights have one."""
         if f"{name}.bias" not in self.weights:
             return self.multiply(x, name, name)
         product = self.multiply(x, name, f"{name}.product")

@@ -305,11 +305,11 @@ def read_model_folder(folder: Path) -> tuple[NumpyWeights, dict[str, Any]]:
         raise ValueError(f"{weights_file}: not a safetensors file: {error}") from error
 
 
-def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path, *, external: bool) -> None:
-    """Write the configuration and the tokenizer, which a chat needs beside the weights."""
+def write_config_and_tokenizer(model: Path, config: dict[str, Any], folder: Path, *, has_weights_file: bool) -> None:
+    """Copy a model's folder without its weights, and add the settings of transformers.js to config.json."""
     ignore = shutil.ignore_patterns("*.safetensors", manifest.MANIFEST_NAME)
     shutil.copytree(model, folder, ignore=ignore, copy_function=shutil.copyfile, dirs_exist_ok=True)
-    settings = TRANSFORMERS_JS | ({"use_external_data_format": True} if external else {})
+    settings = TRANSFORMERS_JS | ({"use_external_data_format": True} if has_weights_file else {})
     content = config | {"transformers.js_config": settings}
     (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

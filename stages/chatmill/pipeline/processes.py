@@ -16,7 +16,7 @@ USER_ERRORS = (OSError, ValueError, MemoryError)
 
 
 def error_line(error: OSError | ValueError | MemoryError) -> str:
-    """The message of an error as one line that begins with the place."""
+    """The message of an error as one line; that of an OSError begins with its file."""
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename is not None else ""
         return f"{place}{error.strerror.lower()}"

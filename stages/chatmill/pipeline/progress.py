@@ -35,7 +35,9 @@ class ProgressLines(Generic[T]):
         self._count = float(done)
         self._clock, self._start = clock, clock()
         self._due = float(_FIRST_LINE)  # seconds from the start to the next line
-        self._first: tuple[float, float] | None = None  # seconds and count after the first item, which may compile
+        self._first: tuple[float, float] | None = (
+            None  # seconds and count after the first item, in which a model may compile
+        )
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:

@@ -70,9 +70,9 @@ COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are
 
 
 def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """The conversations as tokens, of a large file every n-th one. Raises ValueError if they have nothing to train on.
+    """Encode the conversations, of a large file every n-th one. Raises ValueError if they have nothing to train on.
 
-    Of the sample, about MAX_ENCODED_BYTES of text, the tokens are held in memory.
+    The tokens are held in memory, those of about MAX_ENCODED_BYTES of text at most.
     """
     with tempfile.TemporaryDirectory() as scratch:
         encoded = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)

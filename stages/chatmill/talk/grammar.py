@@ -64,7 +64,7 @@ class FirstSaid:
     nodes: tuple["Node", ...]
 
     def possible(self, said: Container[str], drawable: Container[str]) -> "list[Node]":
-        """The nodes of which one is chosen, where the answer itself may have drawn some of these slots before."""
+        """The nodes that may be said in an answer, which may have drawn some `drawable` slots before this place."""
         found = []
         for node in self.nodes[:-1]:
             keys = slots_of([node])

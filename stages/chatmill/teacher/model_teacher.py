@@ -9,7 +9,8 @@ At a place inside a teacher's token, only those of its tokens are possible that 
 with a space. Each counts for one token of the student, the first by which it writes the remaining bytes: " known" for
 "know", and " old" perhaps for "ol".
 
-Shapes: N places, M of the teacher's tokens that stand for some token, U different ones of these.
+Shapes: N places, R tokens that the teacher predicts, V its vocabulary, M of its tokens that each stand for one of the
+student's, U different ones of these.
 """
 
 import warnings
@@ -63,7 +64,7 @@ class Candidates(NamedTuple):
 
 
 def find_places(student_lengths: Integers, teacher_lengths: Integers) -> Places:
-    """The places of a text, given the bytes of its tokens by both tokenizers; a control token counts as one byte."""
+    """The places of a text, given the numbers of bytes of both tokenizers' tokens; a control token counts as one."""
     ends, teacher_ends = student_lengths.cumsum(), teacher_lengths.cumsum()
     assert np.array_equal(ends[-1:], teacher_ends[-1:]), "the tokens do not cover the same bytes"
     starts = ends - student_lengths
@@ -154,7 +155,9 @@ def likeliest(
     crossing = np.flatnonzero(left_out >= 0)
     of_places[crossing, left_out[crossing]] = 0
     kept = min(num_kept, len(candidates.tokens))
-    values, indices = (found.numpy() for found in (_sums(candidates, rows.shape[1]) @ of_places.T).T.topk(kept, dim=1))
+    values, indices = (
+        found.numpy() for found in (_summing_matrix(candidates, rows.shape[1]) @ of_places.T).T.topk(kept, dim=1)
+    )
     padding = (0, 0), (0, num_kept - kept)
     return np.pad(candidates.tokens[indices], padding), np.pad(values, padding)
 
@@ -189,8 +192,8 @@ def likeliest_of_each(
     return tokens, chances
 
 
-def _sums(candidates: Candidates, vocab_size: int) -> Tensor:
-    """(U, V) sparse: what adds up the probabilities of the ids that stand for the same token."""
+def _summing_matrix(candidates: Candidates, vocab_size: int) -> Tensor:
+    """(U, V) sparse, of ones: times a teacher's probabilities (V, N) it gives those of the student's tokens (U, N)."""
     borders, ones = np.append(candidates.starts, len(candidates.ids)), np.ones(len(candidates.ids), np.float32)
     rows, columns, values = (torch.from_numpy(array) for array in (borders, candidates.ids, ones))
     size = len(candidates.tokens), vocab_size
@@ -341,7 +344,7 @@ class ModelTeacher:
 
     @torch.inference_mode()
     def _probabilities(self, ids: Integers, batch: list[Window]) -> Floats:
-        """(R, V) float32: for each token to predict, the probabilities of all; nats and bytes of text are counted."""
+        """(R, V) float32: the probabilities of all tokens in the place of each that is predicted; counts nats."""
         read = [torch.from_numpy(ids[window.start : window.end - 1]) for window in batch]
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.in_bfloat16):
             logits = self.model(pad_sequence(read, batch_first=True).to(self.device))

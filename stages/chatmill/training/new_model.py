@@ -124,7 +124,7 @@ def start_from_bigrams(model: ChatModel, bigrams: Bigrams, seed: int, precision:
 def _backward(
     table: Tensor, head: Tensor, contexts: Tensor, targets: Tensor, eps: float, precision: Precision
 ) -> float:
-    """Add to the gradients of embedding and head (V, C) those of contexts (X,) and targets (X, V); return the nats."""
+    """Add the gradients of the cross-entropy of `targets` (X, V) after `contexts` (X,); return it in nats."""
     with autocast(table.device.type, precision):
         logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=eps), head)
     nats = -(targets * logits.float().log_softmax(1)).sum()

@@ -100,9 +100,9 @@ class Optimizers:
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]], group: Group) -> None:
-        """Restore a state of full tensors that `Group.outline` returned; the main process sends their values."""
+        """Restore a checkpoint that `Group.outline` gave; the main process has the full tensors, and sends them."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            weights = [weight for part in optimizer.param_groups for weight in part["params"]]
             of_weights = {
                 i: {name: shard_like(group.receive(value), weights[i]).clone() for name, value in values.items()}
                 for i, values in state["state"].items()

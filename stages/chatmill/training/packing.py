@@ -75,21 +75,21 @@ class Batch(NamedTuple):
 def truncate_conversations(
     split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int]
 ) -> ConversationSpans:
-    """The conversations with trained tokens, and the documents, in parts of at most `context` tokens.
+    """The spans to pack, of at most `context` tokens each; conversations without a trained token are left out.
 
-    Of longer conversations only the end remains; of longer documents each part is packed by itself.
+    A longer conversation is cut to its end; a longer document is divided into parts, each packed by itself.
     """
     if context < 2:
         raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
-    kinds: dict[bytes, int] = {}
-    # Conversations of about _BLOCK tokens at once, since more of them need not be in memory.
+    head_kinds: dict[bytes, int] = {}  # a number for each different head, across blocks
+    # In blocks of about _BLOCK tokens, so that the split need not be in memory at once.
     ends = np.searchsorted(split.offsets, range(_BLOCK, len(split.ids), _BLOCK))
     blocks, start = [], 0
     for end in dict.fromkeys([*ends.tolist(), len(split.offsets) - 1]):
         first, last = split.offsets[start], split.offsets[end]
         offsets = split.offsets[start : end + 1] - first
         block = EncodedSplit(split.ids[first:last], split.loss[first:last], offsets)
-        spans = _truncate(block, context, template, special, kinds)
+        spans = _truncate(block, context, template, special, head_kinds)
         blocks.append(replace(spans, starts=spans.starts + int(first)))
         start = end
     return ConversationSpans.joined(blocks)

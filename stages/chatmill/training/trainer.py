@@ -49,11 +49,11 @@ def return_freed_memory() -> None:
 
 
 def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
-    """Whether a model's attention is computed for each conversation by itself, without its masked pairs.
+    """Whether attention is computed in segments, one for each conversation, instead of with a mask over whole rows.
 
-    It is on NVIDIA GPUs since Ampere in bfloat16, unless heads have an unusual size, and on a CPU for models with a
-    large vocabulary; it never is with a sliding window. Where a CPU runs compiled layers, `Trainer._loss` takes a mask
-    for rows of up to MAX_MASKED_ROW tokens all the same.
+    True on NVIDIA GPUs since Ampere in bfloat16, unless heads have an unusual size, and on a CPU for models with a
+    large vocabulary; False with a sliding window. Where a CPU runs compiled layers, `Trainer._loss` makes an exception:
+    it uses a mask for rows of up to MAX_MASKED_ROW tokens.
     """
     if model.config.variant.sliding_window:
         return False
@@ -221,7 +221,7 @@ class Trainer:
         return {"done": self.completed_steps, "model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of full tensors that `Group.outline` returned; the main process sends their values."""
+        """Restore a checkpoint that `Group.outline` gave; the main process has the full tensors, and sends them."""
         self.completed_steps = state["done"]
         load_full_state_dict(self.model, state["model"], self.group)
         self.optimizer.load_state_dict(state["optimizer"], self.group)
@@ -273,7 +273,7 @@ class Trainer:
 
 
 def compile_layers(model: ChatModel, device: torch.device) -> None:
-    """Compile what all layers do, on a CPU besides attention to segments, whose lengths differ in each batch."""
+    """Compile each layer; on a CPU without attention to segments, whose lengths differ in each batch."""
     outside = torch.compiler.disable(attend)
 
     def attend_on_cpu(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | Segments | None) -> Tensor:

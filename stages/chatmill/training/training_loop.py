@@ -63,7 +63,7 @@ def train(
             if done in trainer.logged_steps:
                 batches = validation.batches if last or done % (every * POINTS_PER_VALIDATION) == 0 else []
                 held_out, of_sources = trainer.evaluate_sources(batches, [*validation.sources])
-                kept.compare(trainer, held_out.bits_per_byte)
+                kept.keep_if_better(trainer, held_out.bits_per_byte)
                 rate, norm = trainer.optimizer.learning_rate, trainer.gradient_norm
                 curve.append(curve_line(done, sums, held_out, rate, norm, of_sources))
                 sums = LossTotals()

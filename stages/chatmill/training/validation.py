@@ -137,10 +137,11 @@ class KeptWeights:
         self.step, self.bits_per_byte = 0, math.inf
         self._weights: dict[str, Tensor] = {}
 
-    def compare(self, trainer: Trainer, bits_per_byte: float | None) -> None:
-        """Keep the trainer's weights if they have fewer bits per byte on validation than those kept.
+    def keep_if_better(self, trainer: Trainer, bits_per_byte: float | None) -> None:
+        """Copy the trainer's weights if they need fewer bits per byte on validation than the best ones so far.
 
-        `bits_per_byte` are those of all sources together; None where nothing was measured.
+        `bits_per_byte` is that of all sources together, None where nothing was measured. Where the sources have
+        weights, their weighted mean is measured here, and compared in its place.
         """
         if self._keep == "last" or bits_per_byte is None:
             return

@@ -112,11 +112,11 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
         yield f"longer than the context: {card.cut:,}, {fate}"
     yield f"trained: {card.trained_bytes / max(1, card.bytes):.0%} of {format_size(card.bytes)} of text"
     if card.duplicates:
-        yield f"equal to an earlier one: {card.duplicates:,}"
+        yield f"duplicates of an earlier {what}: {card.duplicates:,}"
     for text, count in card.frequent_answers.items():
         yield shorten(f"the same answer {count:,} times: {text!r}", 120)
     if card.odd:
-        yield "found in messages:"
+        yield "odd things in messages:"
     for name, odd in card.odd.items():
         yield shorten(f"  {name} in {odd['messages']:,}, as {odd['examples'][0]!r}", 120)
 

@@ -174,7 +174,7 @@ _USER, _SYSTEM = "chatmill-user-text", "chatmill-system-text"
 
 
 def export_qwen3c(model: Path, out: Path) -> str | None:
-    """Write the files into a new folder; return why the engine gives some texts other ids, None where it gives none.
+    """Write the files into a new folder; return why some texts get other ids in the engine, None if all get the same.
 
     Raises ValueError where the files cannot express the model.
     """

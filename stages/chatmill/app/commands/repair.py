@@ -32,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _repair(folder: Path, remote: str | None) -> Iterator[str]:
+    """Repair the project; yield a line for each repair, then what remains, then what to run next."""
     is_repaired = False
     with open_project(folder) as project, exclusive(project):
         for left in leftovers(project):
@@ -41,13 +42,14 @@ def _repair(folder: Path, remote: str | None) -> Iterator[str]:
         if restored := _restore_lock(project):
             is_repaired = True
             yield restored
-        found, remaining = survey(project, chosen_remotes(project, remote) if remote else []), []
+        remaining = list[str]()
+        found = survey(project, chosen_remotes(project, remote) if remote else [])
         for finding in found.findings:
             if finding.repair:
                 is_repaired = True
                 yield f"{finding.path}: {finding.problem}: {finding.repair()}"
-            elif finding.remedy != REPAIR:
-                remaining.append(": ".join(finding[:3]))
+            elif finding.remedy != REPAIR:  # the others are broken links, which are removed below
+                remaining.append(f"{finding.path}: {finding.problem}: {finding.remedy}")
         for path in sorted({item.path for item in (*found.outputs, *project.sources)}):
             for file in (project.root / path, *project.files(path).values()):
                 if is_broken_link(file):  # maybe to an object that was just removed; DVC fails at it
@@ -55,7 +57,8 @@ def _repair(folder: Path, remote: str | None) -> Iterator[str]:
                     is_repaired = True
                     yield f"{project.shown(file)}: {BROKEN_LINK}: removed"
         yield from remaining
-        if is_repaired or remaining:  # DVC's databases of checksums trust a file's time and size
+        if is_repaired or remaining:
+            # DVC keeps checksums by a file's time and size, which may be outdated: it has to compute them anew.
             for database in project.databases:
                 shutil.rmtree(database, ignore_errors=True)
     if is_repaired:

@@ -117,9 +117,9 @@ def read_tokenizers(options: argparse.Namespace) -> dict[str, ChatTokenizer]:
 
 
 def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """The paths by name: as many of their last parts as make the names unique."""
+    """The paths by name, which is the last part of a path, or as many of the last ones as tell all paths apart."""
     paths = list(dict.fromkeys(paths))
-    for count in range(1, max(len(path.parts) for path in paths) + 1):
+    for count in range(1, max(1, *(len(path.parts) for path in paths)) + 1):
         names = {str(Path(*path.parts[-count:])): path for path in paths}
         if len(names) == len(paths):
             break

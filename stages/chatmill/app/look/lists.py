@@ -128,7 +128,8 @@ _DELETED = ("deleted", "is_deleted", "removed", "is_removed")
 _FLAG_VALUES = {"true", "false", "0", "1", ""}
 
 
-def tree(rows: Sequence[Any], values: Values) -> Guess | None:
+def message_trees(rows: Sequence[Any], values: Values) -> Guess | None:
+    """The mapping of rows that hold trees of messages, or that are the messages of trees; None if neither."""
     for path, lists in values.items():
         before, _, key = path.rpartition(".")
         replies = [reply for value in lists if isinstance(value, list) for reply in value if isinstance(reply, dict)]
@@ -140,16 +141,16 @@ def tree(rows: Sequence[Any], values: Values) -> Guess | None:
     for own in unique:
         by_id = dict(zip(ids[own], rows, strict=True))
         for parent in best_named((path for path in values if path != own), _PARENTS):
-            named = [name for name in ids[parent] if name is not None]
-            if named and sum(name in by_id for name in named) > MIN_SHARE * len(named):
+            parent_ids = [name for name in ids[parent] if name is not None]
+            if parent_ids and sum(name in by_id for name in parent_ids) > MIN_SHARE * len(parent_ids):
                 pairs = [[by_id[name], row] for name, row in zip(ids[parent], rows, strict=True) if name in by_id]
-                trees = [path for path in values if _is_tree(path, rows, pairs)]
-                columns = {"id": own, "parent": parent} | ({"tree": trees[0]} if trees else {})
+                tree_columns = [path for path in values if _names_trees(path, rows, pairs)]
+                columns = {"id": own, "parent": parent} | ({"tree": tree_columns[0]} if tree_columns else {})
                 return _tree_guess(columns, pairs)
     return None
 
 
-def _is_tree(path: str, rows: Sequence[Any], pairs: Sequence[Sequence[Any]]) -> bool:
+def _names_trees(path: str, rows: Sequence[Any], pairs: Sequence[Sequence[Any]]) -> bool:
     """Whether a column has one value for each of several trees, whose rows follow each other."""
     values = [str(value_at(row, path, None)) for row in rows]
     runs = sum(1 for _ in groupby(values))

@@ -20,7 +20,7 @@ from chatmill.app.look.guess import (
     text_columns,
     words_of,
 )
-from chatmill.app.look.lists import LIST_NAMES, MAX_CHAT, TIMES, message_lists, single_messages, tree
+from chatmill.app.look.lists import LIST_NAMES, MAX_CHAT, TIMES, message_lists, message_trees, single_messages
 from chatmill.app.look.pairs import (
     ANSWERS,
     LISTS_OF_ANSWERS,
@@ -88,7 +88,7 @@ def _unmapped(values: Values) -> list[Guess]:
 
 def _of_columns(rows: Sequence[Any], values: Values, all_values: Values) -> list[Guess]:
     """The likeliest mappings of columns, the best one first. Raises NoGuessError."""
-    if (guess := tree(rows, all_values)) is not None:
+    if (guess := message_trees(rows, all_values)) is not None:
         return [guess]
     if are_lists(values.get("input_ids", [0])) and not text_columns(values, MIN_TEXT):
         raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")

@@ -158,8 +158,10 @@ class Models:
     async def _evict_idle(self) -> None:
         """Unload the idle runs that were used least recently, so that there is room for another."""
         idle = [model for name, model in self._models.items() if name not in self.names and model.scheduler.idle]
-        for model in idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]:
+        evicted = idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]
+        for model in evicted:  # before anything is awaited, in which another request could take one
             del self._models[model.name]
+        for model in evicted:
             await asyncio.to_thread(model.scheduler.stop)
 
     def _load(self, name: str) -> LoadedModel:

@@ -164,7 +164,7 @@ class CompletionJob(Job):
         return self.generation.done or self._detokenizer.stopped
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
-        """Add the next token to the answer, chosen from logits (V,)."""
+        """Add the token chosen from logits (V,) to the answer and, after a call, the output of the tool."""
         self.first_token_at = self.first_token_at or perf_counter()
         ids = self.generation.step(logits, likeliest)
         self.pending = self.generation.pending
@@ -378,10 +378,10 @@ class Scheduler:
                 self._finish(job)
 
     def _finish(self, job: Job, error: Exception | None = None) -> None:
-        """End a job and free its slot, whose cache remains unless the engine failed."""
+        """End a job and free its slot, whose cache remains for the next question unless the work itself failed."""
         slot = self._running.pop(job)
         self._has_changed = True  # the slot is free
-        if isinstance(error, USER_ERRORS):
+        if isinstance(error, USER_ERRORS):  # no ApiError: a job that is cancelled or late leaves the cache whole
             slot.chat.rewind(0)
         slot.cached_ids, slot.last_used = job.all_ids[: slot.chat.length], perf_counter()
         job.finish(error)

@@ -214,7 +214,7 @@ def describe_session(session: ChatSession) -> str:
 
 
 def device_name(engine: Engine) -> str:
-    """The device of an engine; of an accelerator in PyTorch also its name and free memory."""
+    """The device of an engine; for an NVIDIA GPU that PyTorch uses, also its name and free memory."""
     if engine.device == "cpu" or "torch" not in sys.modules:
         return engine.device
     from chatmill.engines.pytorch_engine import describe_device  # exports run where PyTorch is not installed

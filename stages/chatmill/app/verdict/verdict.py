@@ -294,7 +294,7 @@ def _percent(share: float) -> str:
 
 
 def frontier(sides: Sequence[Side]) -> list[Side]:
-    """The sides that no other one equals or betters in bits per byte, latency and size, and betters in one of them."""
+    """The sides for which no other is as good in bits per byte, latency and size, and better in one (Pareto)."""
 
     def figures(side: Side) -> np.ndarray:
         return np.array([side.bits_per_byte.value or 0.0, side.token_ms, side.megabytes])

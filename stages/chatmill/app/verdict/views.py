@@ -255,7 +255,7 @@ def _difference_json(found: Difference) -> dict[str, Any]:
 
 def compare_sides(
     sides_of_names: Sequence[Sequence[str]],
-    measured: Callable[[Run], None],
+    on_measured: Callable[[Run], None],
     data: Path,
     format: str | None = None,
     limit: int = LIMIT,
@@ -263,7 +263,9 @@ def compare_sides(
     device: str = "auto",
     threads: int | None = None,
 ) -> Verdict:
-    """Compare sides, each of one run or of several of other seeds, on a file; `measured` is told of each run.
+    """Compare sides on a file: a side is one run, or several that differ by their seed alone.
+
+    Calls `on_measured` with each run once it is measured.
 
     Raises ValueError for a run or data that cannot be read, and for runs that have no text in common.
     """
@@ -271,7 +273,7 @@ def compare_sides(
 
     def measure(name: str) -> Run:
         run = measure_run(name, documents, questions, device, threads)
-        measured(run)
+        on_measured(run)
         return run
 
     runs = [[measure(name) for name in names] for names in sides_of_names]

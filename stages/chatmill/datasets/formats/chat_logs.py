@@ -6,7 +6,7 @@ says who the assistant is; all others are the user, but for those under `ignore`
     format: whatsapp
     roles: {assistant: Ben}
 
-Notices, deleted messages and those without text are left out and counted; of an edited one the last text is there.
+Notices, deleted messages and those without text are left out and counted; an edited one has its last text.
 """
 
 import html
@@ -72,10 +72,7 @@ def log_rows(path: Path, files: Sequence[Path], name: str, roles: Roles) -> Iter
         found = ", ".join(f"{who} ({count:,} messages)" for who, count in islice(there.items(), _MAX_NAMES))
         raise ValueError(f"{path}: roles: who is the assistant? expected {{assistant: NAME}}, with one of {found}")
     for chat in _READERS[name](files):
-        if isinstance(chat, Reject):
-            yield chat
-        else:
-            yield from _conversations(chat, assistant, ignored)
+        yield from [chat] if isinstance(chat, Reject) else _conversations(chat, assistant, ignored)
 
 
 def files_with_chats(files: Sequence[Path], name: str) -> Sequence[Path]:
@@ -151,7 +148,7 @@ _NO_TEXT = re.compile(
     re.DOTALL,
 )
 _FILE_ABOVE_CAPTION = re.compile(r"\A[^\n]+\.\w{2,4} \([^()\n]+\)\n")
-# A message was edited, or a file left out.
+# What WhatsApp writes after a message that was edited, or whose file was left out.
 _END_MARK = re.compile(r"(?:\u200e?<(?=[^<>]* )[^<>\n/=]{12,60}>|\u200e[^\u200e\n]{5,40})\Z")
 _DELETED = re.compile(
     r"\u200e?(?:You deleted this message|This message was deleted|Du hast diese Nachricht gelöscht|Diese Nachricht "
@@ -174,7 +171,7 @@ def _whatsapp(files: Sequence[Path]) -> Chats:
         if not found:
             raise ValueError(f"{file}: no chat of WhatsApp: expected lines such as '31.12.23, 23:59 - Anna: Hi'")
         times = _times(file, [match for _, match, _ in found])
-        yield [_said(place, time, "\n".join(text)) for (place, _, text), time in zip(found, times, strict=True)]
+        yield [_line(place, time, "\n".join(text)) for (place, _, text), time in zip(found, times, strict=True)]
 
 
 def _times(file: Path, stamps: Sequence[re.Match[str]]) -> list[datetime]:
@@ -199,7 +196,8 @@ def _time(stamp: re.Match[str], order: tuple[int, int, int]) -> datetime:
     return datetime(year + 2000 * (year < 100), month, day, hour, int(stamp[6]), int(stamp[7] or 0))
 
 
-def _said(place: str, time: datetime, text: str) -> Line:
+def _line(place: str, time: datetime, text: str) -> Line:
+    """A message from what follows its time, `Name: text`; without a name it is a notice of the program."""
     name, colon, said = text.partition(": ")
     said = _FILE_ABOVE_CAPTION.sub("", said, count=1)
     if (mark := _END_MARK.search(said)) and not _NO_TEXT.fullmatch(said):

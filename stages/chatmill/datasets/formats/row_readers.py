@@ -165,9 +165,10 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
 
 
 def _has_lines_of_arrays(file: Path) -> bool:
-    first = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
+    """Whether a file that begins with [ is JSON lines whose rows are arrays, and not one array."""
+    texts = [row[1] for row in islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2)]
     try:
-        return len(first) == 2 and first[1][1].lstrip().startswith("[") and isinstance(parse_json(first[0][1]), list)
+        return len(texts) == 2 and texts[1].lstrip().startswith("[") and isinstance(parse_json(texts[0]), list)
     except ValueError:
         return False
 

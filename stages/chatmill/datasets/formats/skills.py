@@ -186,7 +186,7 @@ def _skill_name(source: SkillsFile, random: Random) -> str:
 
 def _small_talk(source: SkillsFile, random: Random) -> list[Message]:
     question, answer = random.choice(source.small_talk)
-    return _exchange(_vary_spelling(question, random), answer)
+    return _exchange(_vary_case_and_mark(question, random), answer)
 
 
 def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool, held_back: bool) -> Task:
@@ -194,7 +194,7 @@ def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool
     refuses = bool(problem.call) and not has_calculator
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
-    question = _vary_spelling(phrasings[index], random).format(**problem.slots)
+    question = _vary_case_and_mark(phrasings[index], random).format(**problem.slots)
     if refuses:
         answer = random.choice(source.words.no_calculator)
         scored = {"answers": source.words.no_calculator}
@@ -216,7 +216,7 @@ def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool
 
 
 def _opening_exchange(opening: Opening, problem: Problem, random: Random) -> list[Message]:
-    statement, reply = _vary_spelling(random.choice(opening.tell), random), random.choice(opening.reply)
+    statement, reply = _vary_case_and_mark(random.choice(opening.tell), random), random.choice(opening.reply)
     return _exchange(statement.format(**problem.slots), reply.format(**problem.slots))
 
 
@@ -227,7 +227,8 @@ def _exchange(question: str, answer: str, problem: Problem | None = None) -> lis
     return [Message.from_text("user", question), Message("assistant", parts)]
 
 
-def _vary_spelling(text: str, random: Random) -> str:
+def _vary_case_and_mark(text: str, random: Random) -> str:
+    """Sometimes in lower case at the beginning, or without the last mark, as people type."""
     if random.random() < 0.2:
         text = text[0].lower() + text[1:]
     if random.random() < 0.2:

@@ -57,7 +57,7 @@ def _short_form(word: str) -> str:
 
 
 def _typo(word: str, random: Random) -> str:
-    """The word with a letter after the first one dropped, doubled, exchanged with the one before, or a near key."""
+    """The word with a letter, not the first, dropped, doubled, swapped with that before, or replaced by a near key."""
     place, kind = random.randrange(1, len(word)), random.randrange(4)
     letter = word[place]
     if kind == 0:

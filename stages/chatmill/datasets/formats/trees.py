@@ -50,7 +50,7 @@ def best_path(root: Any, columns: Columns) -> tuple[list[Any], list[Dropped]]:
     for message in messages_of(root, column):
         if id(message) not in taken:
             others.setdefault("deleted" if _is_deleted(message, columns) else "other_reply", []).append(message)
-        _replies(message, column)
+        _replies(message, column)  # raises if they are no messages
     return path, [
         Dropped(reason, _extent(messages, columns), f"{len(messages)} beside the {len(path)} that are read")
         for reason, messages in others.items()
@@ -67,6 +67,7 @@ def messages_of(root: Any, column: str) -> list[Any]:
 
 
 def _replies(message: Any, column: str) -> list[Any]:
+    """The replies to a message. Raises UnusableRowError unless they are a list of messages, or missing."""
     replies = value_at(message, column, None)
     if replies is None:
         return []

@@ -194,7 +194,7 @@ class _Fastokens(_Tiktoken):
         def fast() -> list[Array]:
             if not texts:
                 return []
-            ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)
+            ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)  # as any text
             return np.split(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)[1:-1])
 
         return self._either(sum(map(len, texts)), lambda: slow(texts), fast)

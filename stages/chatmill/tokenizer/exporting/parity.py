@@ -29,7 +29,10 @@ class Original(NamedTuple):
 
 
 def open_original(path: Path, vocabulary: Vocabulary) -> Original:
-    """The original of a vocabulary that was read from `path`, and is therefore safe to open in its library."""
+    """Open the tokenizer at `path` in its own library, or a format without one in chatmill's reference encoder.
+
+    It was read as `vocabulary` before, which checks it. A pickle is not opened: its encoding is made from `vocabulary`.
+    """
     file = tokenizer_file(path)
     match None if (path / DESCRIPTION).is_file() else detect_format(file):
         case "tokenizer_json":

@@ -122,10 +122,11 @@ class ReferenceEncoder:
         yield piece[start:]
 
     def _lookup(self, piece: str) -> list[int]:
+        """The token of the complete piece, or else those of its bytes: nothing is merged."""
         data = piece.encode()
         if data in self._normal:
             return [self._normal[data]]
-        return [self._byte[byte] for byte in data if byte in self._byte]  # published vocabularies lack some
+        return [self._byte[byte] for byte in data if byte in self._byte]  # a byte without a token is left out
 
     def _merge(self, piece: str) -> list[int]:
         """The complete piece, or else its bytes (without a pattern: characters) merged by pairs, lowest rank first."""

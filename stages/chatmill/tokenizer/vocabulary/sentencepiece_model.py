@@ -111,7 +111,7 @@ def from_model_proto(model: ModelProto, *, is_own: bool = False) -> Vocabulary:
         scored = zip(model.pieces, kinds, strict=True)
         scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
-    _check_joined(tokens, kinds)
+    _check_mergeable(tokens, kinds)
     merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
 
@@ -129,16 +129,16 @@ def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
 
 
-def _check_joined(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
-    """Raise ValueError for pieces that SentencePiece merges in ways that a list of merges cannot express."""
+def _check_mergeable(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
+    """Raise ValueError for a BPE model whose merges cannot be written as a list of pairs."""
     entries = list(zip(tokens, kinds, strict=True))
     if any(kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode()) for token, kind in entries):
         raise ValueError("it has unused pieces, which SentencePiece still merges into others")
     texts = [token.decode() for token, kind in entries if kind == Kind.NORMAL]
     single = {text for text in texts if len(text) == 1}
-    lone = next((text for text in texts if not single.issuperset(text)), None)
-    if lone is not None:
-        raise ValueError(f"its piece {lone!r:.80} has a character that is not a piece")
+    unreachable = next((text for text in texts if not single.issuperset(text)), None)
+    if unreachable is not None:
+        raise ValueError(f"its piece {unreachable!r:.80} has a character that is not a piece")
 
 
 def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float]) -> tuple[MergePair, ...]:

@@ -157,7 +157,7 @@ def add_special_tokens(vocabulary: Vocabulary, special_tokens: Sequence[str]) ->
 
 
 def write_folder(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write a vocabulary that has its control tokens; `read_folder` is the inverse."""
+    """Write the folder of a vocabulary, which must have its control tokens already; `read_folder` is the inverse."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / TOKENIZER_JSON).write_text(to_json(vocabulary), encoding="utf-8")
     description = {

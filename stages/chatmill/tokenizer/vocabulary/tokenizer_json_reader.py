@@ -136,6 +136,7 @@ def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: l
 
 
 def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
+    """The vocabulary of a byte-level BPE, or of our byte-level WordPiece; a BPE without merges is a lookup."""
     model = content["model"]
     splits, pattern = _splits(content.get("pre_tokenizer"))
     normalizer, steps = content.get("normalizer"), None
@@ -147,18 +148,18 @@ def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
     merges = _merges(model, model["vocab"])
     if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
         ranks = {token: i for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
-        merges = _drop_unreachable_merges(merges, ranks)
+        merges = _drop_redundant_merges(merges, ranks)
     ignore_merges = model.get("ignore_merges", False)
     lookup = ignore_merges and not merges
     algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
     shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
     scores, special = rank_scores(tokens, kinds, merges), _special_handling(content, with_post_processor=True)
     vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps, special)
-    return vocabulary if ignore_merges or algorithm != "merge" else _without_unreached(vocabulary)
+    return vocabulary if ignore_merges or algorithm != "merge" else _mark_unmergeable_unused(vocabulary)
 
 
-def _drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
-    """The merges without unreachable ones, if they are sorted by the rank of the token they make.
+def _drop_redundant_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
+    """The merges without redundant ones, if they are sorted by the rank of the token they make.
 
     Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
     """
@@ -168,7 +169,7 @@ def _drop_unreachable_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes
     return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
 
 
-def _without_unreached(vocabulary: Vocabulary) -> Vocabulary:
+def _mark_unmergeable_unused(vocabulary: Vocabulary) -> Vocabulary:
     """Make tokens that merging never gives unused: without `ignore_merges`, no piece is looked up as a whole."""
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     lost = {tokens[i] for i in unmerged(vocabulary)}
