@@ -93,13 +93,13 @@ class GraphEngine:
         """Read ids from position `first` on: logits (T, V), or of the last `keep` positions only, and the next past."""
         total = first + len(ids)
         tokens = {
-            "input_ids": ids,
-            "attention_mask": [1] * total,
-            "position_ids": range(first, total),
-            "token_type_ids": [0] * len(ids),
+            "input_ids": np.array(ids),
+            "attention_mask": np.ones(total),
+            "position_ids": np.arange(first, total),
+            "token_type_ids": np.zeros(len(ids)),
         }
         scalars = {"use_cache_branch": first > 0, "num_logits_to_keep": keep, "logits_to_keep": keep}
-        feed = {name: np.array([row]) for name, row in tokens.items() if name in self._inputs}
+        feed = {name: row[None] for name, row in tokens.items() if name in self._inputs}
         for name, value in scalars.items():
             if name in self._inputs:
                 feed[name] = np.full([1] * len(self._inputs[name].shape), value)
