@@ -170,6 +170,7 @@ def transferred_embedding(
 
 LEARNING_RATE = 0.001  # of the matrices
 TOKENS_PER_STEP = 4096
+MAX_ROW = 1024  # tokens; published models have contexts of many thousands, of which no row fits into memory
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class EmbeddingEvaluator:
         """
         model = with_embedding_table(self.model, embedding.table())
         plug_in(model, embedding)
-        context, vocabulary = model.config.max_position_embeddings, tokenizer.vocabulary
+        context, vocabulary = min(model.config.max_position_embeddings, MAX_ROW), tokenizer.vocabulary
         spans = truncate_conversations(train, context, self.template, vocabulary.special)
         if not len(spans.starts):
             raise ValueError(f"none of {len(train.offsets) - 1} conversations has anything to train on")
