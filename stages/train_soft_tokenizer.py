@@ -42,10 +42,11 @@ def main(
     if parameters.other_tokenizer is not None:
         check_external(parameters.other_tokenizer, external, "train_soft_tokenizer.other_tokenizer")
     torch.set_num_threads(parameters.threads)
-    keep_freed_memory()
     vocabulary = read_folder(tokenizer)
     evaluator, metadata = measures.make_evaluator(model, tokens, vocabulary, test, parameters)
     network = evaluator.model
+    if not network.computes_loss_in_blocks:  # otherwise sizes differ too much from step to step
+        keep_freed_memory()
 
     # Train the network from bytes to rows, and put its rows in place of the model's.
     split = read_split(tokens, "train")

@@ -209,7 +209,8 @@ class EmbeddingEvaluator:
         row_length = min(context, 64 * -(-int(spans.packed_lengths.max()) // 64))
         dataset = PackedDataset(train, spans, row_length, vocabulary.special)
         rows_per_step = max(1, TOKENS_PER_STEP // row_length)
-        rows_per_batch = rows_at_once(rows_per_step, row_length, len(vocabulary.tokens))
+        is_large = model.computes_loss_in_blocks  # of which the activations of one row take gigabytes
+        rows_per_batch = 1 if is_large else rows_at_once(rows_per_step, row_length, len(vocabulary.tokens))
         trainer = Trainer(
             model,
             muon_adamw(model, LEARNING_RATE, torch.float32),
