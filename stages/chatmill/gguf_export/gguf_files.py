@@ -117,7 +117,7 @@ def finish_folder(out: Path, entry: dict[str, Any], fingerprint: str) -> None:
 
 
 def read_source(folder: Path) -> Source:
-    """Read a model's folder; its weights are mapped into memory. Raises UnsupportedModel or ValueError."""
+    """Read a model's folder; its weights are mapped into memory. Raises ValueError for a damaged one."""
     check_manifest(folder)
     model, content = load_chat_model(folder, torch.device("meta"))
     weights = read_weights(weight_files(folder))
