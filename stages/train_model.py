@@ -49,8 +49,7 @@ def main(
     if not is_launched() and (processes := choose_processes(parameters.processes, device)) > 1:
         raise RunInstead(partial(launch, processes, sys.argv))
     torch.set_num_threads(parameters.threads)
-    if parameters.initial is None:  # the sizes of a published model differ too much from step to step
-        keep_freed_memory()
+    keep_freed_memory()
     with report_out_of_memory(), join_process_group(device) as group:
         # The data in rows, and how they are divided into steps.
         data = read_data(tokens, tokenizer, teacher, parameters)

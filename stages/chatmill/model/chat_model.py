@@ -213,12 +213,14 @@ class ChatModel(nn.Module):
 def nats_in_blocks(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """(N, C), (V, C), (N,) -> (N,) float32: the loss of each target, without all of their logits in memory at once.
 
-    The logits of a block are computed anew for its gradients. The loss of a target below 0 is 0.
+    The logits of a block are computed anew for its gradients. The loss of a target below 0 is 0. All blocks have one
+    size, as memory freed by one is then used by the next.
     """
-    size, kept = max(1, BLOCK_LOGITS // len(head)), targets >= 0
-    blocks = zip(x[kept].split(size), targets[kept].split(size), strict=True)
+    size, places = min(len(x), max(1, BLOCK_LOGITS // len(head))), (targets >= 0).nonzero()[:, 0]
+    filled = F.pad(places, (0, -len(places) % size))
+    blocks = zip(x[filled].split(size), targets[filled].clamp(0).split(size), strict=True)
     nats = [checkpoint(_block_nats, block, head, ids, use_reentrant=False) for block, ids in blocks]
-    return torch.zeros(len(x), device=x.device).masked_scatter(kept, torch.cat(nats))
+    return torch.zeros(len(x), device=x.device).index_put((places,), torch.cat(nats)[: len(places)])
 
 
 def _block_nats(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:

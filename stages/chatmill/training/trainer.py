@@ -27,7 +27,6 @@ MAX_MASKED_ROW = 1024  # tokens, up to which a mask was found to be faster; its 
 TAUGHT_STEPS = 0.7  # share of the steps, in which the weight of a teacher's predictions falls to 0
 _TOKENS_PER_ANSWER = 16  # with its question, nearly always more
 _ALLOCATOR = {-3: 1 << 30, -1: (1 << 31) - 1}  # M_MMAP_THRESHOLD and M_TRIM_THRESHOLD of malloc.h
-_RETURN_EVERY = 16  # steps
 
 
 def keep_freed_memory() -> None:
@@ -39,13 +38,6 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         for parameter, value in _ALLOCATOR.items():
             library.mallopt(parameter, value)
-
-
-def return_freed_memory() -> None:
-    """Return it all the same: where tensors have another size in each step, gaps between them add up to gigabytes."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
 
 
 def takes_segments(model: ChatModel, device: torch.device, precision: Precision) -> bool:
@@ -185,8 +177,6 @@ class Trainer:
             self.gradient_norm = gradient_norm(self.model.parameters())
         self.optimizer.step(learning_rate_factor(self.completed_steps, self.steps))
         self.completed_steps += 1
-        if self.model.computes_loss_in_blocks and self.completed_steps % _RETURN_EVERY == 0:
-            return_freed_memory()
         return sums
 
     @property
