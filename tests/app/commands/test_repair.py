@@ -116,12 +116,14 @@ def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_o
 def test_what_a_full_disk_left_is_removed(project, repair):
     module, left = project / "stages/part.py", project / "data/.part.tmp"
     module.parent.mkdir()
-    for file in (module, left):
+    entry = project / ".dvc/cache/runs/aa/bb/cc/half"
+    entry.parent.mkdir(parents=True)
+    for file in (module, left, entry):
         file.write_text("number = 1\n")
     cut = Path(py_compile.compile(str(module)))
     os.truncate(cut, cut.stat().st_size - 4)
     repair()
-    assert module.exists() and not cut.exists() and not left.exists()
+    assert module.exists() and not cut.exists() and not left.exists() and not entry.parents[2].exists()
 
 
 @pytest.mark.parametrize("place", [".dvc/tmp/lock", ".cache/locks/mix-train"])

@@ -293,12 +293,14 @@ def _remove(file: Path, done: str = "removed") -> str:
 
 
 def _remove_run(place: Path) -> str:
-    """Remove an entry of the run cache, or a folder of entries that is empty, at which DVC fails."""
-    if not place.is_dir():
+    """Remove an entry of the run cache, or a folder, and the folders that this leaves empty, at which DVC fails."""
+    if place.is_dir():
+        shutil.rmtree(place)
+    else:
         place.unlink()
-    folder = place if place.is_dir() else place.parent
-    if not any(folder.iterdir()):
-        folder.rmdir()
+    for folder in (place.parent, place.parent.parent):
+        if not any(folder.iterdir()):
+            folder.rmdir()
     return "removed"
 
 
