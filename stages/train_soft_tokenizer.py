@@ -45,7 +45,7 @@ def main(
     vocabulary = read_folder(tokenizer)
     evaluator, metadata = measures.make_evaluator(model, tokens, vocabulary, test, parameters)
     network = evaluator.model
-    if not network.computes_loss_in_blocks:  # otherwise sizes differ too much from step to step
+    if not network.computes_loss_in_blocks:  # with a large one, the peak of tuning was measured without
         keep_freed_memory()
 
     # Train the network from bytes to rows, and put its rows in place of the model's.

@@ -214,7 +214,7 @@ def nats_in_blocks(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """(N, C), (V, C), (N,) -> (N,) float32: the loss of each target, without all of their logits in memory at once.
 
     The logits of a block are computed anew for its gradients. The loss of a target below 0 is 0. All blocks have one
-    size, as memory freed by one is then used by the next.
+    size, so that memory freed by one fits the next: the last is filled up with targets whose losses are left out.
     """
     size, places = min(len(x), max(1, BLOCK_LOGITS // len(head))), (targets >= 0).nonzero()[:, 0]
     filled = F.pad(places, (0, -len(places) % size))

@@ -294,7 +294,7 @@ def _remove(file: Path, done: str = "removed") -> str:
 
 def _remove_run(place: Path) -> str:
     """Remove an entry of the run cache, or a folder, and the folders that this leaves empty, at which DVC fails."""
-    if place.is_dir():
+    if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     else:
         place.unlink()
