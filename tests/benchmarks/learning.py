@@ -48,7 +48,6 @@ from chatmill.training.plan import rows_at_once, short_rows
 from chatmill.training.trainer import Trainer, keep_freed_memory
 
 BATCH = 4096  # tokens a step
-DOCUMENTS = "documents"  # the format, and the source, of text that is no talk
 
 
 class Count(NamedTuple):
@@ -209,8 +208,7 @@ class Chatmill:
     """What the stage train_model does in the time, with other parts where they are given.
 
     `typical` is how many seconds a step takes that is not compiled: a long run is compiled. In the share
-    `documents_first` of the steps only the source `documents` is read, and all sources in the others; in the share
-    `short_first`, rows of 256 tokens.
+    `short_first` of the steps, rows have 256 tokens.
     """
 
     def __init__(
@@ -229,7 +227,6 @@ class Chatmill:
         teacher: dict[str, Any] | None = None,
         teacher_weight: float = 0.7,
         start: str = "bigrams",
-        documents_first: float = 0.0,
         short_first: float = 0.0,
         tied: bool = True,
         optimizer: Callable[..., Optimizers] = muon_adamw,
@@ -238,9 +235,7 @@ class Chatmill:
         keep_freed_memory()
         set_up_compiler()
         self.dataset = data.pack(config.max_position_embeddings, teacher)
-        others = {name: 0.0 for name in self.dataset.source_names if name != DOCUMENTS}
-        parts = [(documents_first, replace(self.dataset, weights=others, stream=1))] if documents_first else []
-        parts += [(short_first, short_rows(self.dataset, "short_first") or self.dataset)] if short_first else []
+        parts = [(short_first, short_rows(self.dataset) or self.dataset)] if short_first else []
         parts += [(1.0, self.dataset)]
         self.parts = [(until, dataset, dataset.endless_rows(seed)) for until, dataset in parts]
         self.batch, self.vocab_size = batch, data.vocab_size

@@ -71,7 +71,7 @@ def chats_with_questions(
     """Chats that end with a question of a skill, and how its answer is scored."""
     pairs = [
         (conversation, skill)
-        for conversation, skill in zip(test.conversations, test.skills, strict=True)
+        for conversation, skill in zip(test.conversations, (one.skill for one in test.records), strict=True)
         if skill and skill["phrasing"] == "known" and "answers" in skill
     ]
     step = max(1, len(pairs) // number)

@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import numpy as np
 import torch
 import torch.nn.functional as F
-from learning import BATCH, DOCUMENTS, Chatmill, Count, Data, Learner, measure, prepared, run, source
+from learning import BATCH, Chatmill, Count, Data, Learner, measure, prepared, run, source
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
@@ -65,7 +65,6 @@ OURS = {
     "chatmill, prompts 0.1": {"prompt_weight": 0.1},
     "chatmill, random start": {"start": "random"},
     "chatmill, n-gram teacher": {"teacher": {"ngram_order": 5}},
-    "chatmill, documents first": {"documents_first": 0.3},
 }
 RATED = [(rate, PRECISIONS[0]) for rate in RATES] + [(RATES[1], PRECISIONS[1])]
 OTHERS = {  # what they are tried with
@@ -360,8 +359,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=ROWS, default=ROWS, metavar="NAME", help=", ".join(ROWS))
     parser.add_argument("--quick", action="store_true", help="run for seconds, to check that everything works")
     options = parser.parse_args()
-    if DOCUMENTS not in dict(options.sources):
-        options.only = [name for name in options.only if "documents_first" not in OURS.get(name, {})]
     depth, context, vocab_size, minutes = (
         (1, 64, 512, 0.02) if options.quick else (options.depth, 512, 4096, options.minutes)
     )
