@@ -94,6 +94,11 @@ def test_messages_are_found_in_cells_that_hold_them_as_json(tmp_path):
     assert (trial.guess.columns, trial.share) == ({"messages": "chat"}, 1)
 
 
+def test_speakers_may_be_numbers(tmp_path):
+    trial = proposed(tmp_path, conversations(0, names=(0, 1)))
+    assert (trial.guess.roles, trial.share) == ({"user": ["0"], "assistant": ["1"]}, 1)
+
+
 @pytest.mark.parametrize(
     "keys", ["prompt completion", "question answer", "instruction output", "d.query d.reply", "Q A"]
 )
@@ -121,28 +126,28 @@ def test_a_column_of_texts_alone_holds_documents(key):
     assert (guess.format, guess.columns) == ("documents", {"text": key})
 
 
+ONE_SIDE = "no column holds the others: each row needs both"
+NOTHING = "no column holds a conversation, .* see the format table"
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (
-            {"messages": [{"role": 0, "content": "Hi you"}, {"role": 1, "content": "Hello"}]},
-            "not the name of a speaker",
-        ),
-        ({"chat": [{"human": "Hi you", "assistant": "Hello"}]}, "have the keys human, assistant"),
+        ({"chat": [{"human": "Hi you", "assistant": "Hello"}]}, NOTHING),
         ({"dialog": 1, "speaker": "user", "text": "Hi there, and how are you?"}, "each row is one message of speaker"),
         (
             {"AuthorID": "7", "Author": "ana#1", "Date": "2024-01-01T10:00:00+00:00", "Content": "Hi, the log is red"},
             "each row is one message of Author, and no column says of which conversation",
         ),
-        ({"question_id": 1, "turns": ["Write me a poem.", "Write it anew."]}, "seem to be questions alone"),
-        ({"prompt": "Hi there", "completions": [{"model": "a", "text": "Hello"}]}, "holds a list of answers"),
-        ({"input_ids": [1, 2, 3]}, "the ids of another tokenizer"),
+        ({"question_id": 1, "turns": ["Write me a poem.", "Write it anew."]}, ONE_SIDE),
+        ({"prompt": "Hi there", "completions": [{"model": "a", "text": "Hello"}]}, ONE_SIDE),
+        ({"input_ids": [1, 2, 3]}, NOTHING),
         ({"text": "<|im_start|>user\nHi"}, "the marks of a chat template"),
-        ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers within a line"),
-        ({"x": 1}, "no column holds a conversation"),
-        ({"conversation": [["Hi you there", "Hello to you"]]}, "holds pairs of texts"),
-        ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, "not the name of a speaker"),
-        ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, "no column holds their questions"),
+        ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers .*: write .* on a line of its own"),
+        ({"x": 1}, NOTHING),
+        ({"conversation": [["Hi you there", "Hello to you"]]}, NOTHING),
+        ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, NOTHING),
+        ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, ONE_SIDE),
     ],
 )
 def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):

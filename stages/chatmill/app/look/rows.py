@@ -1,10 +1,15 @@
-"""Guesses which format reads the rows of a table, by which columns."""
+"""Guesses which formats may read the rows of a table, and by which columns: trials tell which one does."""
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 from chatmill.app.look.guess import (
+    MAX_NAMES,
     MIN_SHARE,
     Guess,
     NoGuessError,
@@ -14,224 +19,400 @@ from chatmill.app.look.guess import (
     best_named,
     by_path,
     frequent,
+    is_named,
+    items_of,
     mean_length,
-    rank,
+    name_speakers,
     speaker_of,
     text_columns,
     words_of,
 )
-from chatmill.app.look.lists import LIST_NAMES, MAX_CHAT, TIMES, message_lists, message_trees, single_messages
-from chatmill.app.look.pairs import (
-    ANSWERS,
-    LISTS_OF_ANSWERS,
-    LISTS_OF_QUESTIONS,
-    MIN_TEXT,
-    QUESTIONS,
-    add_common,
-    alternating_lists,
-    are_text_lists,
-    list_pair,
-    named_pair,
-    pair_in_order,
-)
-from chatmill.app.look.texts import check_template, text_guess
+from chatmill.app.look.texts import SEPARATORS, check_rendered, text_guess
+from chatmill.datasets.formats.example import UnusableRowError
+from chatmill.datasets.formats.mapping import TRAIN_FIELDS, content_bytes, value_at
 from chatmill.datasets.formats.registry import COLUMNS
 from chatmill.datasets.formats.table import from_json
-
-_CALL_OF_GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
-_TURNS_OF_HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
-_TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph")
-_OPTIONAL = {"query", "system", "tools"}  # which rows of the named formats may lack
-_MESSAGES = {"messages": "messages", "role": "role", "content": "content", "system": "system", "tools": "tools"}
-NAMED = {"messages": _MESSAGES, **COLUMNS}
+from chatmill.datasets.formats.trees import id_of, messages_of, order_of
 
 
 def guess_rows(rows: Sequence[Any]) -> list[Guess]:
-    """The likeliest formats of rows, the best one first. Raises NoGuessError if there is none."""
+    """The formats that may read rows, the likeliest first: by names and structure, or where nothing has any, by texts.
+
+    Raises NoGuessError if there is none.
+    """
     if not rows:
         raise NoGuessError("no row can be read")
     all_values = by_path(rows)
-    for path in all_values:
-        if rank(path, LIST_NAMES) is not None:
-            all_values[path] = [from_json(value) if isinstance(value, str) else value for value in all_values[path]]
+    for path in best_named(all_values, LIST_NAMES):
+        all_values[path] = [from_json(value) if isinstance(value, str) else value for value in all_values[path]]
     values = frequent(all_values, len(rows))
-    unmapped = _unmapped(values)
-    try:
-        found = _of_columns(rows, values, all_values)
-    except NoGuessError:
-        if not unmapped:
-            raise
-        return unmapped
-    for guess in found:
-        if guess.format == "table":
-            add_common(guess, all_values, len(rows))
-            _name_format(guess)
-    if not found and not unmapped:
-        raise NoGuessError(_no_column(values, all_values))
-    return [*unmapped, *found]
+    published = published_formats(values)
+    found = (
+        message_trees(rows, all_values)
+        or conversations(values)
+        or marked_texts(values)
+        or single_messages(rows, values)
+        or alternating_lists(values)
+        or ([] if published else [unnamed_texts(values)])
+    )
+    return published + [version for guess in found for version in _versions(guess, all_values)]
 
 
-def _unmapped(values: Values) -> list[Guess]:
+_CALL_OF_GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
+_TURNS_OF_HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
+
+
+def published_formats(values: Values) -> list[Guess]:
     """The formats that are no mapping, and seem to be there by their columns."""
-    chosen, answers, keys = values.get("chosen", []), values.get("answer", []), values.keys()
-    messages = [found[0] for path, found in values.items() if words_of(path)[:1] == ["messages"]]
-    bursts = [burst for value in messages if isinstance(value, list) for burst in value if isinstance(burst, list)]
+    chosen, answers = values.get("chosen", []), values.get("answer", [])
+    bursts = [burst for burst in items_of(values.get("messages", [])[:1]) if isinstance(burst, list)]
     seen = {
-        "oasst": "message_tree_id" in keys or {"role", "text", "replies"} <= keys,
+        "oasst": "message_tree_id" in values or {"role", "text", "replies"} <= values.keys(),
         "chitchat": any({"text", "sender"} <= by_path(burst).keys() for burst in bursts),
-        "hh": "prompt" not in keys and are_texts(chosen) and all(_TURNS_OF_HH.match(text) for text in chosen),
-        "gsm8k": "question" in keys and are_texts(answers) and any(_CALL_OF_GSM8K.search(text) for text in answers),
-        "personachat": {"persona", "chat"} <= {path.lower() for path in keys},
+        "hh": "prompt" not in values and are_texts(chosen) and all(map(_TURNS_OF_HH.match, chosen)),
+        "gsm8k": "question" in values and are_texts(answers) and any(map(_CALL_OF_GSM8K.search, answers)),
+        "personachat": {"persona", "chat"} <= {path.lower() for path in values},
     }
     return [Guess(format=name) for name, is_there in seen.items() if is_there]
 
 
-def _of_columns(rows: Sequence[Any], values: Values, all_values: Values) -> list[Guess]:
-    """The likeliest mappings of columns, the best one first. Raises NoGuessError."""
-    if (guess := message_trees(rows, all_values)) is not None:
-        return [guess]
-    if are_lists(values.get("input_ids", [0])) and not text_columns(values, MIN_TEXT):
-        raise NoGuessError("input_ids holds the ids of another tokenizer: the texts themselves are needed")
-    named = named_pair(values)
-    if named and ("chosen" in named.columns or any(are_lists(values[path]) for path in named.columns.values())):
-        return [named]
-    if not named:
-        _refuse_lists_of_answers(values)
-    chosen = {path: found for path, found in values.items() if "chosen" in words_of(path) and are_lists(found)}
-    if found := (message_lists(chosen) if not named else []) or message_lists(values):
-        return found
-    if guess := list_pair(all_values, len(rows)):
-        return [guess]
-    if found := alternating_lists(values):
-        _refuse_no_turns(found[0].columns["messages"], values)
-        return found
-    if guess := _text_turns(values) or named or single_messages(rows, values):
-        return [guess]
-    _refuse_items(values)
-    _refuse_one_side(values)
-    guess = pair_in_order(values) or _documents(values)
-    return [guess] if guess else []
+def conversations(values: Values) -> list[Guess]:
+    """The mappings of lists of messages, and of a pair, which goes first if it has the chosen answer, or lists."""
+    pair = named_pair(values)
+    if pair is None:
+        return message_lists(values)
+    is_first = "chosen" in pair.columns or any(are_lists(values[path]) for path in pair.columns.values())
+    return [pair, *message_lists(values)] if is_first else [*message_lists(values), pair]
 
 
-def _text_turns(values: Values) -> Guess | None:
+# Lists of messages.
+
+LIST_NAMES = (
+    "messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns", "utterances", "exchange", "log",
+    "history", "thread", "transcript", "items",
+)  # fmt: skip
+_ROLE_NAMES = ("role", "from", "speaker", "author", "sender", "who", "name", "user", "type", "agent", "participant")
+_CONTENT_NAMES = ("content", "value", "text", "utterance", "message", "body", "msg", "turn", "transcript", "sentence")
+_FLAGS = ("loss_weight", "loss", "trainable", "training", "trained", "learn", "train_on", "is_trained")
+_MAX_ROLE = 40  # characters of a name, on average
+
+
+def message_lists(values: Values) -> list[Guess]:
+    """The mappings of columns that hold lists of messages, the likeliest first."""
+    named = best_named(values, LIST_NAMES)
+    order = sorted(values, key=lambda path: (path not in named, -mean_length(values[path])))
+    return [guess for path in order if (guess := message_list(path, values[path])) is not None]
+
+
+def message_list(path: str, found: Sequence[Any]) -> Guess | None:
+    """The mapping of a column of lists of messages; None where they are none."""
+    lists = [items_of(value) if are_lists(value) else value for value in found if isinstance(value, list) and value]
+    messages = items_of(lists)
+    if not messages or not all(isinstance(message, dict) for message in messages) or 2 * len(lists) < len(found):
+        return None
+    fields = by_path(messages)
+    role = _role_of(frequent(fields, len(messages), 0.95))
+    texts = {name: column for name, column in frequent(fields, len(messages), 0.5).items() if _are_contents(column)}
+    sizes = {name: mean(map(content_bytes, column)) for name, column in texts.items() if name != role}
+    longest = max(sizes.values(), default=0)
+    if role is None or not longest:
+        return None
+    long = sorted((name for name in sizes if sizes[name] > 0.3 * longest), key=lambda name: -sizes[name])
+    content = (best_named(long, _CONTENT_NAMES) or long)[0]
+    guess = Guess(columns={"messages": path, "role": role, "content": content})
+    if others := [name for name in long if name != content]:
+        guess.doubts.append(f"content: {content} is taken, but there are long texts in {', '.join(others)} as well")
+    flags = best_named([name for name, column in fields.items() if all(value in (0, 1) for value in column)], _FLAGS)
+    if flags and not any(name in fields for name in TRAIN_FIELDS):
+        guess.columns["train"] = flags[0]
+        guess.doubts.append(f"train: {flags[0]} is taken to say whether a message is trained")
+    name_speakers(guess, [[str(value_at(message, role, None)) for message in value] for value in lists])
+    return guess
+
+
+def _are_contents(column: Sequence[Any]) -> bool:
+    """Whether all values are texts, or lists of the parts of one."""
+    parts = [part for part in items_of(column) if not isinstance(part, dict) or "type" not in part]
+    return not parts and all(isinstance(value, str | list) for value in column)
+
+
+def _role_of(fields: Values) -> str | None:
+    """The field of the speaker, which has names that are known, or a name of its own and several short values."""
+    named = best_named(fields, _ROLE_NAMES)
+    scores: dict[str, float] = {}
+    for name, column in fields.items():
+        if all(type(value) in (str, int) for value in column) and mean_length(column) <= _MAX_ROLE:
+            known = sum(speaker_of(str(value)) is not None for value in column) / len(column)
+            if known >= 0.5 or (name in named and len({*column}) > 1):
+                scores[name] = 3 * known - (named.index(name) if name in named else len(named)) / 10
+    return max(scores, key=lambda name: scores[name], default=None)
+
+
+# Trees of messages, which the rows hold, or of which each row is a message.
+
+_PARENTS = ("parent", "reply", "replied", "previous", "prev")
+_DELETED = ("deleted", "is_deleted", "removed", "is_removed")
+
+
+def message_trees(rows: Sequence[Any], values: Values) -> list[Guess]:
+    """The mapping of rows that hold trees of messages, or that are the messages of trees."""
+    trees: list[tuple[dict[str, str], list[list[Any]]]] = []  # columns, and messages that belong together
+    for path, lists in values.items():
+        before, _, key = path.rpartition(".")
+        root = before or "."
+        first = value_at(rows[0], root, None)
+        replies = [reply for reply in items_of(lists) if isinstance(reply, dict)]
+        if isinstance(first, dict) and any(len(reply.keys() & first.keys()) > 1 for reply in replies):
+            threads = [messages_of(value_at(row, root, None), key) for row in rows]
+            trees.append(({"messages": root, "replies": key}, threads))
+    parents = best_named(values, _PARENTS)
+    for own in values if parents else ():
+        by_id = {id_of(row, own): row for row in rows}
+        for parent in parents if len(by_id) == len(rows) and None not in by_id else ():
+            replies = [row for row in rows if parent != own and id_of(row, parent) is not None]
+            pairs = [[by_id[id_of(row, parent)], row] for row in replies if id_of(row, parent) in by_id]
+            if len(pairs) > MIN_SHARE * len(replies):
+                trees.append(({"id": own, "parent": parent}, pairs))
+    found = [guess for columns, threads in trees if (guess := _tree_guess(columns, threads)) is not None]
+    return found[:1]
+
+
+def _tree_guess(columns: dict[str, str], threads: Sequence[list[Any]]) -> Guess | None:
+    guess = message_list(".", threads)
+    if guess is None:
+        return None
+    own = {name: column for name, column in guess.columns.items() if name not in ("messages", column)}
+    guess.columns = columns | own
+    fields = {path: found for path, found in by_path(items_of(threads)).items() if not are_lists(found)}
+    for name, names in (("rank", ("rank",)), ("deleted", _DELETED)):
+        if paths := best_named(fields, names):
+            guess.columns[name] = paths[0]
+    best = "best ranked" if "rank" in guess.columns else "first"
+    guess.doubts.append(f"trees: each gives one conversation, along the {best} replies; all others are left out")
+    return guess
+
+
+# Rows that are messages, and say of which conversation.
+
+_CONVERSATIONS = ("conversation", "dialogue", "dialog", "thread", "session", "chat", "ticket", "channel", "id")
+_SPEAKERS = ("role", "speaker", "from", "sender", "author", "user", "username")
+TIMES = ("timestamp", "datetime", "date", "time", "created", "sent", "ts")
+_ORDERS = ("order", "turn", "index", "position", "seq", "sequence", "step", "number", *TIMES, "id")
+MAX_CHAT = 300  # characters of a message in a chat, on average
+
+
+def single_messages(rows: Sequence[Any], values: Values) -> list[Guess]:
+    """The mapping of rows that are messages, where a column names conversations in which several speak."""
+    for conversation in best_named(values, _CONVERSATIONS):
+        by_id = defaultdict[str | None, list[Any]](list)
+        for row in rows:
+            by_id[id_of(row, conversation)].append(row)
+        threads = [*by_id.values()]
+        columns = {"conversation": conversation}
+        for order in best_named((path for path in values if path != conversation), _ORDERS):
+            with suppress(UnusableRowError):
+                ordered = [sorted(thread, key=lambda row: order_of(row, order)) for thread in threads]
+                places = sum(len({order_of(row, order) for row in thread}) for thread in threads)
+                if places > 0.9 * len(rows):
+                    columns["order"], threads = order, ordered
+                    break
+        guess = message_list(".", threads)
+        if guess is not None and guess.columns["role"] not in columns.values():
+            role = guess.columns["role"]
+            speakers = [{str(value_at(row, role, None)) for row in thread} for thread in threads]
+            if sum(len(names) > 1 for names in speakers) >= 0.5 * len(threads):
+                del guess.columns["messages"]
+                guess.columns = columns | guess.columns
+                return [guess]
+    return []
+
+
+def refuse_messages(values: Values) -> None:
+    """Raise NoGuessError for rows that seem to be messages, of which no column says the conversation."""
+    texts = text_columns(values)
+    is_chat = bool(best_named(values, TIMES)) and all(mean_length(values[path]) < MAX_CHAT for path in texts)
+    for speaker in best_named((path for path in values if not path.lower().endswith("id")), _SPEAKERS):
+        column = [str(value) for value in values[speaker]]
+        is_known = sum(speaker_of(name) is not None for name in column) > 0.5 * len(column)
+        is_few = len({*column}) <= max(MAX_NAMES, len(column) // 4)
+        if (is_known or is_chat) and is_few and {*texts} - {speaker}:
+            raise NoGuessError(
+                f"each row is one message of {speaker}, and no column says of which conversation: add one, and map "
+                "columns: {conversation: …, order: …, role: …, content: …}, or {id: …, parent: …} where some reply to "
+                f"others; or read each as a document: format: documents, columns: {{text: {texts[0]}}}"
+            )
+
+
+# A question and its answer.
+
+_QUESTIONS = (
+    "prompt", "question", "instruction", "query", "q", "user", "human", "customer", "problem", "input", "source", "src",
+    "utterance", "request", "post", "ask", "title", "task", "message", "prompts", "questions", "inputs", "instructions",
+)  # fmt: skip
+_ANSWERS = (
+    "completion", "response", "answer", "output", "a", "reply", "assistant", "bot", "target", "tgt", "solution",
+    "agent", "chosen", "completions", "responses", "outputs", "answers", "targets", "replies", "choices", "gpt",
+    "model", "label", "result", "comment", "explanation", "summary",
+)  # fmt: skip
+_QUERIES = ("input", "context", "passage", "document", "article", "background")
+_IDS = {"id", "ids", "uuid", "hash", "url", "date"}
+
+
+def named_pair(values: Values) -> Guess | None:
+    """The mapping of a question and an answer that are named so, each a text or a list of texts or of messages."""
+    sides = [path for path, found in values.items() if _is_side(found) and not {*words_of(path)[:1]} & _IDS]
+    answers = best_named(sides, _ANSWERS)
+    if any("rejected" in words_of(path) for path in values):
+        answers = [path for path in answers if "chosen" in words_of(path)] + answers
+    questions = [path for path in best_named(sides, _QUESTIONS) if path not in answers[:1]]
+    if not answers or not questions:
+        return None
+    prompt, answer = questions[0], answers[0]
+    guess = Guess(columns={"prompt": prompt, "chosen" if "chosen" in words_of(answer) else "response": answer})
+    texts = [path for path in text_columns(values) if path not in (prompt, answer)]
+    inputs = [
+        path for path, found in values.items() if "input" in words_of(path) and all(isinstance(v, str) for v in found)
+    ]
+    if queries := [path for path in best_named([*inputs, *texts], _QUERIES) if path not in (prompt, answer)]:
+        guess.columns["query"] = queries[0]
+    if not {*queries[:1]} <= {"input", "context"}:
+        guess.doubts.append(f"query: {queries[0]} is taken to follow {prompt}")
+    others = [path for path in (*questions, *answers) if path in texts and path not in queries[:1]]
+    if others := [path for path in others if "rejected" not in words_of(path)]:
+        guess.doubts.append(f"{prompt} and {answer} are taken; it could also be {', '.join(others)}")
+    return guess
+
+
+def _is_side(found: Sequence[Any]) -> bool:
+    items = items_of(found)
+    are_messages = bool(items) and all(isinstance(item, dict) and "role" in item for item in items)
+    return are_texts(found) or (are_lists(found) and (are_messages or are_texts(items)))
+
+
+# Texts of several turns, or of none.
+
+_TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph", "post")
+_MIN_TEXT = 20  # characters of a document, on average; shorter texts may be names
+
+
+def marked_texts(values: Values) -> list[Guess]:
     """The mapping of a column of texts in which marks begin turns, or a separator stands between them."""
     texts = sorted((path for path, found in values.items() if are_texts(found)), key=lambda p: -mean_length(values[p]))
     for path in best_named(texts, ("chosen",)) or texts:
-        is_list = rank(path, LIST_NAMES) is not None
-        guess = text_guess(values[path], path, lines=is_list)
+        is_list = bool(best_named([path], LIST_NAMES))
+        guess = text_guess(values[path], path, (*SEPARATORS, "\n") if is_list else SEPARATORS)
         if guess and (is_list or len(texts) == 1 or not guess.turn_separator):
-            return guess
-    return None
+            return [guess]
+    return []
 
 
-def _documents(values: Values) -> Guess | None:
-    """Documents, where one column of texts is left, or the longest one has a name of texts."""
-    texts = [path for path in text_columns(values) if rank(path, _TEXT_NAMES) == 0]
-    texts += [path for path in text_columns(values, MIN_TEXT) if path not in texts]
-    texts = ["."] if are_texts(values.get(".", [None])) else texts
-    longest = max((mean_length(values[path]) for path in texts), default=0)
-    named = [path for path in best_named(texts, _TEXT_NAMES) if mean_length(values[path]) >= MIN_SHARE * longest]
-    if len(texts) != 1 and not named:
-        return None
-    column = texts[0] if len(texts) == 1 else named[0]
-    if rank(column, ANSWERS) is not None:
-        raise NoGuessError(f"{column} seems to hold answers, but no column holds their questions")
-    check_template(values[column])
-    doubts = [f"{column} holds texts without marks of speakers: each is taken to be a document"]
-    if (times := best_named(values, TIMES)) and mean_length(values[column]) < MAX_CHAT:
-        doubts.append(f"with {times[0]} these may be messages of a chat, but no column names the speakers")
-    return Guess(format="documents", columns={"text": column}, doubts=doubts)
+def alternating_lists(values: Values) -> list[Guess]:
+    """The mappings of columns that hold lists of texts by two speakers in turn. Raises NoGuessError for questions."""
+    lists = {path: items_of(found) for path, found in values.items() if are_lists(found)}
+    lists = {path: texts for path, texts in lists.items() if are_texts(texts) and len(texts) >= 1.5 * len(values[path])}
+    found = best_named(lists, LIST_NAMES) or ([] if text_columns(values) else [*lists])
+    for path in found:
+        check_rendered(lists[path])
+        if any({"question", "prompt"} & {*words_of(name)} and not are_texts(values[name]) for name in values):
+            raise _one_side(path)
+    doubt = "its texts are taken to alternate, and the first one to be the user's"
+    return [Guess(columns={"messages": path}, doubts=[f"{path}: {doubt}"]) for path in found]
 
 
-def _name_format(guess: Guess) -> None:
-    """Name the format that reads the same columns, in place of a mapping; else leave out what is usual in one."""
-    if guess.roles or guess.first or guess.turn_separator:
-        return
-    pair = {"prompt": "prompt", "response": "completion"}
-    for name, known in {**NAMED, "messages ": pair}.items():
-        if guess.columns.items() <= known.items() and known.keys() - guess.columns.keys() <= _OPTIONAL:
-            guess.format, guess.columns = name.strip(), {}
-            return
-    for name in ("role", "content"):
-        if guess.columns.get(name) == name:
-            del guess.columns[name]
+def unnamed_texts(values: Values) -> Guess:
+    """A question and its answer, where two columns hold texts; documents, where one does. Raises NoGuessError."""
+    texts = text_columns(values)
+    answers = best_named(texts, _ANSWERS)
+    if len(texts) == 2 and len(answers) == 1:
+        prompt = next(path for path in texts if path != answers[0])
+        doubt = f"prompt: {prompt} is taken, the only other column of texts than {answers[0]}"
+        return Guess(columns={"prompt": prompt, "response": answers[0]}, doubts=[doubt])
+    refuse_messages(values)
+    if len(texts) == 2 and not answers and not any(is_named(path, (*_TEXT_NAMES, *_QUERIES)) for path in texts):
+        doubt = f"{texts[0]} is taken to be the question and {texts[1]} the answer, as it comes first"
+        return Guess(columns={"prompt": texts[0], "response": texts[1]}, doubts=[doubt])
 
-
-# Rows that no format reads, and what they would need.
-
-
-def _refuse_lists_of_answers(values: Values) -> None:
-    if not best_named((path for path, found in values.items() if are_texts(found)), QUESTIONS):
-        return
-    for path, found in values.items():
-        items = [item for value in found for item in value] if are_lists(found) else []
-        is_answer = path.rpartition(".")[2].lower() in ANSWERS or "answers" in words_of(path)
-        are_objects = all(isinstance(item, dict) and "role" not in item for item in items)
-        if items and is_answer and (are_objects or are_texts(items)):
-            keys = f" (objects of {', '.join(items[0])})" if are_objects else ""
-            raise NoGuessError(f"{path} holds a list of answers{keys}: write one row for each, or choose one")
-
-
-def _refuse_no_turns(path: str, values: Values) -> None:
-    """Raise NoGuessError for lists of questions alone, or of texts that begin with the name of a speaker."""
-    others = [name for name in values if name != path and {"question", "prompt"} & {*words_of(name)}]
-    if others and {len(value) for value in values[path]} <= {1, 2} and not are_texts(values[others[0]]):
+    named = best_named(texts, _TEXT_NAMES)
+    long = [path for path in texts if path in named or mean_length(values[path]) >= _MIN_TEXT]
+    longest = max((mean_length(values[path]) for path in long), default=0)
+    found = [path for path in named if mean_length(values[path]) >= MIN_SHARE * longest][:1] or long
+    sides = best_named(found or texts, (*_QUESTIONS, *_ANSWERS))
+    if len(found) > 1:
         raise NoGuessError(
-            f"{path} holds texts that seem to be questions alone (there is {others[0]}), and no column holds answers: "
-            f"{_needed(path, 'questions')}; if every other text is an answer, this reads them: format: table, "
-            f"columns: {{messages: {path}}}"
-        )
-    texts = [text for value in values[path] for text in value]
-    if sum(speaker_of(text.partition(":")[0]) is not None for text in texts) > 0.8 * len(texts):
-        raise NoGuessError(
-            f"the texts in {path} begin with a speaker, as {texts[0][:40]!r}: write messages with a role and a content"
-        )
-
-
-def _refuse_items(values: Values) -> None:
-    """Raise NoGuessError for lists whose items have no role: pairs, or keys that are the speakers."""
-    for path, found in values.items():
-        parts = [item for value in found if isinstance(value, list) for item in value]
-        if parts and all(isinstance(item, list) and len(item) == 2 and are_texts(item) for item in parts):
-            raise NoGuessError(f"{path} holds pairs of texts: write all texts of a row as one list, or as messages")
-        fields = by_path(item for item in parts if isinstance(item, dict))
-        speakers = [name for name in fields if speaker_of(name) in ("user", "assistant")]
-        if len({speaker_of(name) for name in speakers}) == 2:
-            raise NoGuessError(
-                f"the items of {path} have the keys {', '.join(speakers)}: write one message per item, with a role and "
-                "a content, as {role: user, content: …}"
-            )
-        if any(are_texts(column) for column in fields.values()) and rank(path, LIST_NAMES) is not None:
-            raise NoGuessError(
-                f"the items of {path} have {', '.join(fields)}, but none says who speaks: add a role to each"
-            )
-
-
-def _refuse_one_side(values: Values) -> None:
-    """Raise NoGuessError for lists of questions, or of answers, in rows that have no other text."""
-    lists = [path for path, found in values.items() if are_text_lists(found)]
-    if not lists or text_columns(values, MIN_TEXT):
-        return
-    path = (best_named(lists, (*LISTS_OF_QUESTIONS, *LISTS_OF_ANSWERS)) or lists)[0]
-    words = {word for name in values for word in words_of(name)}
-    what, other = ("answers", "questions") if words & {"answer", "answers", "choices"} else ("questions", "answers")
-    raise NoGuessError(f"{path} seems to hold {what} alone, and no column holds {other}: {_needed(path, what)}")
-
-
-def _needed(path: str, what: str) -> str:
-    columns = f"prompt: {path}, response: …" if what == "questions" else f"prompt: …, response: {path}"
-    return f"each row needs both, as two texts, or as two lists of as many texts (columns: {{{columns}}})"
-
-
-def _no_column(values: Values, all_values: Values) -> str:
-    texts = text_columns(values, MIN_TEXT)
-    if len(texts) > 1:
-        return (
-            f"of the texts in {', '.join(texts)} the names do not say which is which: write format: table, "
+            f"of the texts in {', '.join(found)} the names do not say which is which: write format: table, "
             "columns: {prompt: …, response: …}; see the format table in data/README.md"
         )
-    columns = ", ".join(sorted(all_values)) or "none"
-    return (
-        f"no column holds a conversation, or a question and its answer, or texts (columns: {columns}): "
-        "see the format table in data/README.md for what can be mapped"
+    if found:
+        check_rendered(values[found[0]])
+    if sides and not {*found} & {*named}:
+        raise _one_side(sides[0])
+    if not found:
+        raise NoGuessError(
+            "no column holds a conversation, or a question and its answer, or texts (columns: "
+            f"{', '.join(sorted(values)) or 'none'}): see the format table in data/README.md for what can be mapped"
+        )
+    doubts = [f"{found[0]} holds texts without marks of speakers: each is taken to be a document"]
+    if (times := best_named(values, TIMES)) and longest < MAX_CHAT:
+        doubts.append(f"with {times[0]} these may be messages of a chat, but no column names the speakers")
+    return Guess(format="documents", columns={"text": found[0]}, doubts=doubts)
+
+
+def _one_side(path: str) -> NoGuessError:
+    return NoGuessError(
+        f"{path} seems to hold questions or answers alone, and no column holds the others: each row needs both, as two "
+        "texts, or as two lists of as many texts (columns: {prompt: …, response: …})"
     )
+
+
+# What any mapping may have, and the formats that are one.
+
+_OTHERS = {
+    "system": ("system", "system_prompt", "system_message", "sys", "persona"),
+    "history": ("history",),
+    "tools": ("tools", "functions"),
+    "group": (
+        "group",
+        "thread_id",
+        "conversation_id",
+        "dialogue_id",
+        "dialog_id",
+        "session_id",
+        "document_id",
+        "doc_id",
+    ),
+}
+_NAMED = {
+    "messages": {"messages": "messages", "role": "role", "content": "content", "system": "system", "tools": "tools"},
+    "messages ": {"prompt": "prompt", "response": "completion"},
+    **COLUMNS,
+}
+_OPTIONAL = {"query", "system", "tools"}  # which rows of the named formats may lack
+
+
+def _versions(guess: Guess, values: Values) -> list[Guess]:
+    """The guess with the system message, tools and the like, where there are such columns, and also without them."""
+    if guess.format != "table":
+        return [guess]
+    others = {name: [path for path in values if is_named(path, names)] for name, names in _OTHERS.items()}
+    others["system"] = [path for path in others["system"] if are_texts(values[path])]
+    others["history"] = others["history"] if "prompt" in guess.columns else []
+    others["group"] = [path for path in others["group"] if 1 < len({*map(str, values[path])}) < 0.9 * len(values[path])]
+    if any("chosen" in words_of(path) for path in guess.columns.values()):
+        others["rejected"] = [path for path in best_named(values, ("rejected",)) if _is_side(values[path])]
+    taken = guess.columns.values()
+    more = {name: free[0] for name, paths in others.items() if (free := [path for path in paths if path not in taken])}
+    full = replace(guess, columns=guess.columns | more, doubts=[*guess.doubts])
+    if "group" in more:
+        full.doubts.append(f"group: rows with an equal {more['group']} are kept on the same side of the split")
+    return [_with_format(version) for version in ([full, guess] if more else [guess])]
+
+
+def _with_format(guess: Guess) -> Guess:
+    """The guess by the format that reads the same columns; else without those that a mapping has by default."""
+    if guess.roles or guess.first or guess.turn_separator:
+        return guess
+    for name, known in _NAMED.items():
+        if guess.columns.items() <= known.items() and known.keys() - guess.columns.keys() <= _OPTIONAL:
+            return replace(guess, format=name.strip(), columns={})
+    columns = {name: path for name, path in guess.columns.items() if name != path or name not in ("role", "content")}
+    return replace(guess, columns=columns)

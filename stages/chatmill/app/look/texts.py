@@ -12,30 +12,25 @@ SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "
 _MARK = re.compile(
     r"(?m)^[ \t]*(?:#{1,6} ?)?[*_]{0,2}([^\W\d_][\w .-]{0,24}?)[ \t]*(?::[*_]{0,2}|[*_]{1,2}[ \t]*:)(?=\s)"
 )
-_TEMPLATE = re.compile(r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|### Instruction:")
-_INLINE = re.compile(r"(?<![\w])(User|Human|Assistant|Bot|GPT|AI|Customer|Agent)[ \t]*:")
+_RENDERED = re.compile(
+    r"<\|im_start\|>|<\|start_header_id\|>|\[INST\]|<start_of_turn>|<\|user\|>|\[\|Human\|\]|### Instruction:|"
+    r"^(?:User|Human|Assistant|Bot|Customer|Agent):|\b(?:Human|User):.*\b(?:Assistant|Bot|GPT|AI):"
+)
 _ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
 
 
-def text_guess(texts: Sequence[str], column: str, *, lines: bool = False) -> Guess | None:
-    """The guess of a column of texts in which names of speakers begin the turns, or a separator stands between them.
-
-    With `lines` each line may be a turn.
-    """
+def text_guess(texts: Sequence[str], column: str, separators: Sequence[str] = SEPARATORS) -> Guess | None:
+    """The guess of a column of texts in which names of speakers begin the turns, or a separator stands between them."""
     if names := speakers_in(texts):
         guess = Guess(columns={"messages": column})
         orders = [[name for name in _MARK.findall(text) if name in names] for text in texts]
         name_speakers(guess, [order for order in orders if order])
         return guess
-    all_lines = [line for text in texts for line in text.split("\n")]
-    if separator := separator_in(texts, *(["\n"] if lines and _ended(all_lines) >= 0.5 else [])):
-        return _separated(column, separator)
+    for separator in separators:
+        if mean(separator in text.strip() for text in texts) >= MIN_SHARE:
+            doubt = f"turn_separator: {separator!r} is taken to separate turns, and the first one to be the user's"
+            return Guess(columns={"messages": column}, turn_separator=separator, doubts=[doubt])
     return None
-
-
-def _separated(column: str, separator: str) -> Guess:
-    doubt = f"turn_separator: {separator!r} is taken to separate turns, and the first one to be the user's"
-    return Guess(columns={"messages": column}, turn_separator=separator, doubts=[doubt])
 
 
 def speakers_in(texts: Sequence[str]) -> list[str]:
@@ -51,41 +46,34 @@ def speakers_in(texts: Sequence[str]) -> list[str]:
     return names if known else sorted(often)
 
 
-def separator_in(texts: Sequence[str], *others: str) -> str | None:
-    """The separator that stands in nearly all texts."""
-    separators = (one for one in (*SEPARATORS, *others) if mean(one in text.strip() for text in texts) >= MIN_SHARE)
-    return next(separators, None)
-
-
-def check_template(texts: Sequence[str]) -> None:
-    """Raise NoGuessError for texts that a chat template rendered."""
-    found = [match[0] for text in texts if (match := _TEMPLATE.search(text))]
-    if found and len(found) > 0.5 * len(texts):
+def check_rendered(texts: Sequence[str]) -> None:
+    """Raise NoGuessError for texts with marks of turns that no format reads, as those of a chat template."""
+    found = [match[0] for text in texts if (match := _RENDERED.search(text))]
+    if len(found) > 0.5 * len(texts):
         raise NoGuessError(
-            f"the texts hold the marks of a chat template ({found[0]}): write the messages as they were before it"
-        )
-    inline = [{speaker_of(name) for name in _INLINE.findall(text)} for text in texts]
-    if sum({"user", "assistant"} <= speakers for speakers in inline) > 0.5 * len(texts):
-        raise NoGuessError(
-            "the texts hold names of speakers within a line, as '### Human: … ### Assistant: …': write each turn on a "
-            "line of its own"
+            f"the texts hold the marks of a chat template, or names of speakers ({found[0][:40]}): write messages with "
+            "a role and a content, or one text with each turn on a line of its own, after a name and a colon"
         )
 
 
 def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
     """The guess of the paragraphs of a text file. Raises NoGuessError."""
     whole = chats.HEADINGS.sub("", "\n\n".join(paragraphs))
+    lines = [line for line in whole.split("\n") if line.strip()]
     first = _MARK.match(whole)
     is_chat = first is not None and speaker_of(first[1]) is not None
-    if is_chat and (names := speakers_in(paragraphs) or speakers_in([whole])):
-        return _markers(names)
-    lines = [line for paragraph in paragraphs for line in paragraph.split("\n") if line.strip()]
+    if not is_chat and not markdown and (guess := text_guess(lines, ".")):
+        return Guess(format="dailydialog") if guess.turn_separator == "__eou__" else guess
+    names = speakers_in(paragraphs) or (speakers_in([whole]) if is_chat else [])
+    if names and (is_chat or not markdown):
+        if {*names} <= chats.ROLES.keys():
+            return Guess(format="markers")
+        raise NoGuessError(
+            f"its speakers are named {', '.join(sorted(names))}: the format markers reads Human:, User:, Assistant: "
+            'and System: in a text file; for others write JSON lines, {"text": …} for each conversation'
+        )
     if not markdown:
-        if separator := separator_in(lines):
-            return Guess(format="dailydialog") if separator == "__eou__" else _separated(".", separator)
-        if names := speakers_in(paragraphs):
-            return _markers(names)
-        check_template(paragraphs)
+        check_rendered(paragraphs)
         if sum(map(str.isalpha, "".join(lines))) <= 0.3 * sum(map(len, lines)):
             raise NoGuessError("its lines hold numbers, not text")
         if _are_turns(paragraphs, lines):
@@ -95,22 +83,9 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
     return Guess(format="documents", doubts=[doubt])
 
 
-def _markers(names: Sequence[str]) -> Guess:
-    """The format of a text file whose turns the names begin. Raises NoGuessError for names that it does not know."""
-    if {*names} <= chats.ROLES.keys():
-        return Guess(format="markers")
-    raise NoGuessError(
-        f"its speakers are named {', '.join(sorted(names))}: the format markers reads Human:, User:, Assistant: and "
-        'System: in a text file; for others write JSON lines, {"text": …} for each conversation'
-    )
-
-
-def _ended(lines: Sequence[str]) -> float:
-    """The share of the lines that end as a sentence does; wrapped lines do not."""
-    return mean(line.rstrip().endswith(_ENDS) for line in lines)
-
-
 def _are_turns(paragraphs: Sequence[str], lines: Sequence[str]) -> bool:
+    """Whether nearly all paragraphs have several lines, most of which end as sentences, and few are Markdown's."""
     several = mean("\n" in paragraph for paragraph in paragraphs) >= MIN_SHARE
-    headings = mean(line.startswith(("#", "- ", "* ", "|", ">")) for line in lines) > 0.1
-    return several and len(paragraphs) > 1 and _ended(lines) >= 0.6 and not headings
+    ended = mean(line.rstrip().endswith(_ENDS) for line in lines)  # wrapped lines do not
+    headings = mean(line.startswith(("#", "- ", "* ", "|", ">")) for line in lines)
+    return several and len(paragraphs) > 1 and ended >= 0.6 and headings <= 0.1
