@@ -144,7 +144,6 @@ NOTHING = "no column holds a conversation, .* see the format table"
         ({"input_ids": [1, 2, 3]}, NOTHING),
         ({"text": "<|im_start|>user\nHi"}, "the marks of a chat template"),
         ({"text": "### Human: Hi### Assistant: Hello"}, "names of speakers .*: write .* on a line of its own"),
-        ({"x": 1}, NOTHING),
         ({"conversation": [["Hi you there", "Hello to you"]]}, NOTHING),
         ({"log": [{"is_user": True, "text": "Hi you"}, {"is_user": False, "text": "Oh"}]}, NOTHING),
         ({"Scenario": "Bot_Age", "Response": "Hi, I am a mere program."}, ONE_SIDE),
@@ -157,14 +156,7 @@ def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
 
 @pytest.mark.parametrize(
     "values",
-    [
-        "2024-01-{:02} 10:15:00",
-        "Jan {}, 2024 3:15 PM",
-        "{}.5.2024, 10:15 Uhr",
-        "17040672{:02}.5",
-        "a{}@b.org",
-        "$1,{:03}",
-    ],
+    ["2024-01-{:02} 10:15:00", "Jan {}, 2024 3:15 PM", "{}.5.2024, 10:15 Uhr", "17040672{:02}.5", "a{}@b.org", "$1,{:03}"],
 )
 def test_a_column_of_dates_ids_or_numbers_is_no_text(values):
     rows = [{"created_at": values.format(i + 1), "text": question(i)} for i in range(ROWS)]

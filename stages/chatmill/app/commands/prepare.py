@@ -14,7 +14,6 @@ from chatmill.app.look.sample import YAML, Sample, take_sample
 from chatmill.app.terminal.text import format_size, printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS
-from chatmill.datasets.records import WANTED
 from chatmill.personal_data import PERSONAL
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
@@ -30,7 +29,6 @@ PRIVATE = (
 _MAX_COLUMNS = 16
 _MAX_REASONS = 3  # of which the first case is shown
 _MAX_FILES = 5  # that are named
-_MAX_NAMES = 8
 _MAX_SHOWN = 600  # characters of a conversation
 
 
@@ -87,14 +85,14 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     count = f"{len(sample.files):,} files, " if sample.files != [sample.path] else ""
     more = "" if sample.is_complete else "over "
     entries = f", {more}{sample.entries:,} {'lines' if sample.is_text else 'entries'}" if sample.entries else ""
-    yield f"{sample.path}: {count}{' and '.join(sorted(sample.words))}, {format_size(sample.bytes)}{entries}"
+    size = format_size(sum(file.stat().st_size for file in sample.files))
+    yield f"{sample.path}: {count}{' and '.join(sorted(sample.words))}, {size}{entries}"
     left_out = [*sample.errors.values(), *(file.name for file in sample.others if file not in sample.errors)]
     yield from (f"left out: {file}" for file in left_out[:_MAX_FILES])
     if len(left_out) > _MAX_FILES:
         yield f"left out: {len(left_out) - _MAX_FILES:,} others"
     if not sample.is_complete:
-        several = f" of {len(sample.rows)} files" if len(sample.files) > 1 else ""
-        yield f"all that follows is of a sample from the beginning{several}"
+        yield f"all that follows is of a sample, from the beginning of {len(sample.rows):,} file(s)"
     yield ""
     if not sample.is_text and sample.kind != YAML:
         yield from columns_lines(sample.all_rows)
@@ -120,13 +118,10 @@ def trial_lines(trial: Trial) -> Iterator[str]:
     yield f"kept: {len(trial.records):,} of {trial.entries:,} {what} ({trial.share:.1%})"
     counts = trial.tally.content()
     messages = counts["messages"]
+    parts = {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count}
     for words, found in (
-        ("rejected:", {name: count for name, count in trial.reasons.items() if name not in WANTED}),
-        ("not counted:", {name: count for name, count in trial.reasons.items() if name in WANTED}),
-        (
-            f"left out: of {messages['read']:,} messages",
-            {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count},
-        ),
+        ("rejected:", trial.reasons),
+        (f"left out: of {messages['read']:,} messages", parts),
         ("changed by rule:", counts["repaired"]),
     ):
         if found:
@@ -139,7 +134,7 @@ def trial_lines(trial: Trial) -> Iterator[str]:
 def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
     what = "document" if "document" in card.messages else "conversation"
     if names:
-        yield f"names of speakers: {counts_text(dict(names.most_common(_MAX_NAMES)))}"
+        yield f"names of speakers: {counts_text(dict(names.most_common(8)))}"
     if what == "conversation":
         yield f"messages: {counts_text(card.messages)}"
         yield f"messages per conversation: {spread_text(card.turns)}"

@@ -82,19 +82,14 @@ _MAX_LABEL = 60  # characters of a label, on average
 
 def text_columns(values: Values) -> list[str]:
     """The columns of texts that are neither dates, numbers or names of things, nor a few labels."""
-    return [
-        path for path, found in values.items() if are_texts(found) and not _are_names(found) and not _are_labels(found)
-    ]
+    return [path for path, found in values.items() if are_texts(found) and not _are_names(found)]
 
 
 def _are_names(found: Sequence[str]) -> bool:
-    digits = [sum(map(str.isdigit, text)) > 0.3 * sum(map(str.isalnum, text)) for text in found]
-    return sum(one or bool(_NAME.fullmatch(text)) for one, text in zip(digits, found, strict=True)) > 0.8 * len(found)
-
-
-def _are_labels(found: Sequence[str]) -> bool:
-    few = len({*found}) <= min(_MAX_LABELS, len(found) / 3)
-    return len(found) >= 3 and few and mean_length(found) < _MAX_LABEL
+    are_digits = (sum(map(str.isdigit, text)) > 0.3 * sum(map(str.isalnum, text)) for text in found)
+    names = [text for text, is_number in zip(found, are_digits, strict=True) if is_number or _NAME.fullmatch(text)]
+    few = len(found) >= 3 and len({*found}) <= min(_MAX_LABELS, len(found) / 3)
+    return len(names) > 0.8 * len(found) or (few and mean_length(found) < _MAX_LABEL)
 
 
 def mean_length(found: Sequence[Any]) -> float:
@@ -129,20 +124,18 @@ def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
 # The names of speakers: of the user, of the assistant, of others.
 
 MAX_NAMES = 12  # in all rows; more are names of persons, or numbers
-_LIKELY = {
-    "user": "customer client caller visitor patient student learner seeker asker questioner question guest member",
-    "assistant": (
-        "agent support operator advisor doctor therapist counselor teacher tutor helper ai answer chatgpt bing bard "
-        "claude llm representative staff expert clerk nurse robot"
-    ),
-}
 _USUAL = {name: speaker for speaker, names in USUAL_NAMES.items() for name in names}
-_PROBABLE = {name: speaker for speaker, names in _LIKELY.items() for name in names.split()}
+_USERS = "customer client caller visitor patient student learner seeker asker questioner question guest member"
+_ASSISTANTS = (
+    "agent support operator advisor doctor therapist counselor teacher tutor helper ai answer chatgpt bing bard claude "
+    "llm representative staff expert clerk nurse robot"
+)
+_SPEAKERS = dict.fromkeys(_USERS.split(), "user") | dict.fromkeys(_ASSISTANTS.split(), "assistant") | _USUAL
 
 
 def speaker_of(name: str) -> str | None:
     """Whose a name is that is usual or likely; None for others."""
-    return _USUAL.get(name.lower()) or _PROBABLE.get(name.strip().lower())
+    return _SPEAKERS.get(name.strip().lower())
 
 
 def name_speakers(guess: Guess, orders: Sequence[Sequence[str]]) -> None:

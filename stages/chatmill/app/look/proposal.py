@@ -12,13 +12,13 @@ import yaml
 
 from chatmill.app.look.guess import Guess, NoGuessError
 from chatmill.app.look.rows import guess_rows
-from chatmill.app.look.sample import MARKDOWN, MIN_ENTRIES, TEXT, YAML, Sample, ending
+from chatmill.app.look.sample import MARKDOWN, MIN_ENTRIES, TEXT, YAML, Sample
 from chatmill.app.look.texts import text_file
 from chatmill.conversation import Record
 from chatmill.datasets.formats.chat_logs import EXPORTS, LOGS, export_format, speakers
 from chatmill.datasets.formats.containers import files_of, object_rows
 from chatmill.datasets.formats.example import Reject
-from chatmill.datasets.formats.row_readers import inner_suffix
+from chatmill.datasets.formats.row_readers import PACKED, inner_suffix
 from chatmill.datasets.records import WANTED, records
 from chatmill.datasets.repair import SourceParameters, Tally
 from chatmill.talk.persona import read_persona
@@ -26,7 +26,6 @@ from chatmill.talk.persona import read_persona
 ENOUGH = 0.95  # share of kept entries with which no other guess is tried
 MIN_KEPT = 0.8  # share of kept entries below which a section is of little use
 _MAX_GUESSES = 6  # that are tried
-_FIRST_ASSISTANT = 0.2  # share of conversations from which it is worth a word
 _GENERATED = 10_000  # conversations that are proposed to be generated
 
 
@@ -83,7 +82,7 @@ def best_trial(guesses: Sequence[Guess], sample: Sample) -> Trial:
         is_whole = guess.format == "talk" or guess.format in EXPORTS
         for file in () if guess.format == "hub" else [sample.path] if is_whole else sample.rows:
             trial.read(file, MIN_ENTRIES if guess.format == "documents" and sample.is_text else sample.limit)
-        sample.is_complete &= not (is_whole and trial.entries >= sample.limit)
+        sample.is_complete &= not (guess.format in EXPORTS and trial.entries >= sample.limit)
         if trial.share >= ENOUGH:
             return trial
     return max(trials, key=lambda trial: trial.share)
@@ -107,18 +106,9 @@ def propose(sample: Sample) -> Trial:
             names = ", ".join(file.name for file in different[:5]) + (" …" if len(different) > 5 else "")
             trial.guess.doubts.append(f"files: these have another shape, and need sections of their own: {names}")
     if not trial.records and trial.guess.format != "hub":
-        raise NoGuessError(
-            trial.problem or f"with {_flow(trial.guess.section())} no entry would be kept: {trial.why()}"
-        )
-    opened = trial.tally.content()["messages"]["rejected"].get("assistant_first", 0)
-    if opened > _FIRST_ASSISTANT * max(1, len(trial.records)):
-        trial.guess.doubts.append(
-            "many begin with the assistant: these messages are left out, or assistant_first: keep keeps them"
-        )
-    if trial.problem:
-        trial.guess.doubts.append(f"reading ended early: {trial.problem}")
-    if not trial.is_useful:
-        trial.guess.doubts.append(f"only {trial.share:.0%} of the sampled entries would be kept: {trial.why()}")
+        raise NoGuessError(f"with {_flow(trial.guess.section())} no entry would be kept: {trial.why()}")
+    if trial.problem or not trial.is_useful:
+        trial.guess.doubts.append(f"of the sampled entries {trial.share:.0%} would be kept: {trial.why()}")
     return trial
 
 
@@ -128,9 +118,7 @@ def _of_largest(sample: Sample) -> list[Guess]:
     for file in sorted(sample.rows, key=lambda file: -file.stat().st_size):
         rows = sample.rows[file]
         if sample.kind == "JSON" and len(rows) == 1 and inner_suffix(file).lower() != ".json" and object_rows(file):
-            raise NoGuessError(
-                "one JSON object that holds rows: they are read where the name of the file ends in .json"
-            )
+            raise NoGuessError("one JSON object of rows: they are read where the name of the file ends in .json")
         try:
             return _guesses(sample.kind, rows)
         except NoGuessError as error:
@@ -163,11 +151,7 @@ def _of_export(sample: Sample) -> Guess | None:
 
 
 def _of_yaml(path: Path) -> Guess:
-    """The guess of YAML: a persona, skills, or the name of a dataset of the hub. Raises NoGuessError.
-
-    A persona, a file or a folder, is read, so that what is wrong in it, or can hardly be learnt, is said before any
-    training.
-    """
+    """The guess of YAML: a persona, whose faults are told, skills, or a dataset of the hub. Raises NoGuessError."""
     keys = set[str]()
     try:
         for file in files_of(path, ["*.yaml", "*.yml"]):
@@ -207,9 +191,8 @@ def _flow(value: Any) -> str:
 
 
 def _patterns(sample: Sample) -> list[str]:
-    if not sample.path.is_dir() or not sample.others:
-        return []
-    patterns = sorted({f"*{ending(file)}" for file in sample.files})
+    """The ends of the names of the files, as `*.jsonl.gz`, or where others have them as well, their paths."""
+    patterns = {f"*{inner_suffix(file)}{file.suffix if file.suffix in PACKED else ''}" for file in sample.files}
     if any(fnmatch(file.name, pattern) for file in sample.others for pattern in patterns):
         return [file.relative_to(sample.path).as_posix() for file in sample.files]
-    return patterns
+    return sorted(patterns) if sample.others else []

@@ -36,10 +36,7 @@ from chatmill.datasets.formats.trees import id_of, messages_of, order_of
 
 
 def guess_rows(rows: Sequence[Any]) -> list[Guess]:
-    """The formats that may read rows, the likeliest first: by names and structure, or where nothing has any, by texts.
-
-    Raises NoGuessError if there is none.
-    """
+    """What may read rows, the likeliest first: by names and structure, or else by texts. Raises NoGuessError."""
     if not rows:
         raise NoGuessError("no row can be read")
     all_values = by_path(rows)
@@ -48,8 +45,7 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
     values = frequent(all_values, len(rows))
     published = published_formats(values)
     found = (
-        message_trees(rows, all_values)
-        or conversations(values)
+        [*message_trees(rows, all_values), *conversations(values)]
         or marked_texts(values)
         or single_messages(rows, values)
         or alternating_lists(values)
@@ -59,7 +55,6 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
 
 
 _CALL_OF_GSM8K = re.compile(r"<<[^<>]*=[^<>]*>>")
-_TURNS_OF_HH = re.compile(r"\s*Human: .*\n\nAssistant:", re.DOTALL)
 
 
 def published_formats(values: Values) -> list[Guess]:
@@ -69,39 +64,32 @@ def published_formats(values: Values) -> list[Guess]:
     seen = {
         "oasst": "message_tree_id" in values or {"role", "text", "replies"} <= values.keys(),
         "chitchat": any({"text", "sender"} <= by_path(burst).keys() for burst in bursts),
-        "hh": "prompt" not in values and are_texts(chosen) and all(map(_TURNS_OF_HH.match, chosen)),
+        "hh": "prompt" not in values and are_texts(chosen) and "\n\nAssistant:" in chosen[0],
         "gsm8k": "question" in values and are_texts(answers) and any(map(_CALL_OF_GSM8K.search, answers)),
         "personachat": {"persona", "chat"} <= {path.lower() for path in values},
     }
     return [Guess(format=name) for name, is_there in seen.items() if is_there]
 
 
-def conversations(values: Values) -> list[Guess]:
-    """The mappings of lists of messages, and of a pair, which goes first if it has the chosen answer, or lists."""
-    pair = named_pair(values)
-    if pair is None:
-        return message_lists(values)
-    is_first = "chosen" in pair.columns or any(are_lists(values[path]) for path in pair.columns.values())
-    return [pair, *message_lists(values)] if is_first else [*message_lists(values), pair]
-
-
 # Lists of messages.
 
-LIST_NAMES = (
-    "messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns", "utterances", "exchange", "log",
-    "history", "thread", "transcript", "items",
-)  # fmt: skip
+LIST_NAMES = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns", "utterances", "log")
 _ROLE_NAMES = ("role", "from", "speaker", "author", "sender", "who", "name", "user", "type", "agent", "participant")
 _CONTENT_NAMES = ("content", "value", "text", "utterance", "message", "body", "msg", "turn", "transcript", "sentence")
 _FLAGS = ("loss_weight", "loss", "trainable", "training", "trained", "learn", "train_on", "is_trained")
 _MAX_ROLE = 40  # characters of a name, on average
 
 
-def message_lists(values: Values) -> list[Guess]:
-    """The mappings of columns that hold lists of messages, the likeliest first."""
+def conversations(values: Values) -> list[Guess]:
+    """The mappings of lists of messages, and of a pair, which goes first if it has the chosen answer, or lists."""
     named = best_named(values, LIST_NAMES)
     order = sorted(values, key=lambda path: (path not in named, -mean_length(values[path])))
-    return [guess for path in order if (guess := message_list(path, values[path])) is not None]
+    lists = [guess for path in order if (guess := message_list(path, values[path])) is not None]
+    pair = named_pair(values)
+    if pair is None:
+        return lists
+    is_first = "chosen" in pair.columns or any(are_lists(values[path]) for path in pair.columns.values())
+    return [pair, *lists] if is_first else [*lists, pair]
 
 
 def message_list(path: str, found: Sequence[Any]) -> Guess | None:
@@ -112,28 +100,24 @@ def message_list(path: str, found: Sequence[Any]) -> Guess | None:
         return None
     fields = by_path(messages)
     role = _role_of(frequent(fields, len(messages), 0.95))
-    texts = {name: column for name, column in frequent(fields, len(messages), 0.5).items() if _are_contents(column)}
-    sizes = {name: mean(map(content_bytes, column)) for name, column in texts.items() if name != role}
-    longest = max(sizes.values(), default=0)
-    if role is None or not longest:
+    sizes = {
+        name: mean(map(content_bytes, column))
+        for name, column in frequent(fields, len(messages), 0.5).items()
+        if name != role and (are_texts(column) or is_named(name, _CONTENT_NAMES))
+    }
+    texts = sorted((name for name in sizes if sizes[name]), key=lambda name: -sizes[name])
+    if role is None or not texts:
         return None
-    long = sorted((name for name in sizes if sizes[name] > 0.3 * longest), key=lambda name: -sizes[name])
-    content = (best_named(long, _CONTENT_NAMES) or long)[0]
+    content = (best_named(texts, _CONTENT_NAMES) or texts)[0]
     guess = Guess(columns={"messages": path, "role": role, "content": content})
-    if others := [name for name in long if name != content]:
-        guess.doubts.append(f"content: {content} is taken, but there are long texts in {', '.join(others)} as well")
+    if others := [name for name in texts if name != content and sizes[name] > 0.5 * sizes[content]]:
+        guess.doubts.append(f"content: {content} is taken, but there are texts in {', '.join(others)} as well")
     flags = best_named([name for name, column in fields.items() if all(value in (0, 1) for value in column)], _FLAGS)
     if flags and not any(name in fields for name in TRAIN_FIELDS):
         guess.columns["train"] = flags[0]
         guess.doubts.append(f"train: {flags[0]} is taken to say whether a message is trained")
     name_speakers(guess, [[str(value_at(message, role, None)) for message in value] for value in lists])
     return guess
-
-
-def _are_contents(column: Sequence[Any]) -> bool:
-    """Whether all values are texts, or lists of the parts of one."""
-    parts = [part for part in items_of(column) if not isinstance(part, dict) or "type" not in part]
-    return not parts and all(isinstance(value, str | list) for value in column)
 
 
 def _role_of(fields: Values) -> str | None:
@@ -158,8 +142,7 @@ def message_trees(rows: Sequence[Any], values: Values) -> list[Guess]:
     """The mapping of rows that hold trees of messages, or that are the messages of trees."""
     trees: list[tuple[dict[str, str], list[list[Any]]]] = []  # columns, and messages that belong together
     for path, lists in values.items():
-        before, _, key = path.rpartition(".")
-        root = before or "."
+        root, key = path.rpartition(".")[0] or ".", path.rpartition(".")[2]
         first = value_at(rows[0], root, None)
         replies = [reply for reply in items_of(lists) if isinstance(reply, dict)]
         if isinstance(first, dict) and any(len(reply.keys() & first.keys()) > 1 for reply in replies):
@@ -173,23 +156,15 @@ def message_trees(rows: Sequence[Any], values: Values) -> list[Guess]:
             pairs = [[by_id[id_of(row, parent)], row] for row in replies if id_of(row, parent) in by_id]
             if len(pairs) > MIN_SHARE * len(replies):
                 trees.append(({"id": own, "parent": parent}, pairs))
-    found = [guess for columns, threads in trees if (guess := _tree_guess(columns, threads)) is not None]
-    return found[:1]
-
-
-def _tree_guess(columns: dict[str, str], threads: Sequence[list[Any]]) -> Guess | None:
-    guess = message_list(".", threads)
-    if guess is None:
-        return None
-    own = {name: column for name, column in guess.columns.items() if name not in ("messages", column)}
-    guess.columns = columns | own
-    fields = {path: found for path, found in by_path(items_of(threads)).items() if not are_lists(found)}
-    for name, names in (("rank", ("rank",)), ("deleted", _DELETED)):
-        if paths := best_named(fields, names):
-            guess.columns[name] = paths[0]
-    best = "best ranked" if "rank" in guess.columns else "first"
-    guess.doubts.append(f"trees: each gives one conversation, along the {best} replies; all others are left out")
-    return guess
+    for columns, threads in trees:
+        if (guess := message_list(".", threads)) is not None:
+            guess.columns = columns | {name: path for name, path in guess.columns.items() if name != "messages"}
+            fields = {path: found for path, found in by_path(items_of(threads)).items() if not are_lists(found)}
+            for name, paths in (("rank", best_named(fields, ("rank",))), ("deleted", best_named(fields, _DELETED))):
+                guess.columns |= {name: paths[0]} if paths else {}
+            guess.doubts.append("trees: each gives one conversation, along the best replies; all others are left out")
+            return [guess]
+    return []
 
 
 # Rows that are messages, and say of which conversation.
@@ -221,8 +196,7 @@ def single_messages(rows: Sequence[Any], values: Values) -> list[Guess]:
             role = guess.columns["role"]
             speakers = [{str(value_at(row, role, None)) for row in thread} for thread in threads]
             if sum(len(names) > 1 for names in speakers) >= 0.5 * len(threads):
-                del guess.columns["messages"]
-                guess.columns = columns | guess.columns
+                guess.columns = columns | {name: path for name, path in guess.columns.items() if name != "messages"}
                 return [guess]
     return []
 
@@ -232,14 +206,13 @@ def refuse_messages(values: Values) -> None:
     texts = text_columns(values)
     is_chat = bool(best_named(values, TIMES)) and all(mean_length(values[path]) < MAX_CHAT for path in texts)
     for speaker in best_named((path for path in values if not path.lower().endswith("id")), _SPEAKERS):
-        column = [str(value) for value in values[speaker]]
-        is_known = sum(speaker_of(name) is not None for name in column) > 0.5 * len(column)
-        is_few = len({*column}) <= max(MAX_NAMES, len(column) // 4)
-        if (is_known or is_chat) and is_few and {*texts} - {speaker}:
+        names = [str(value) for value in values[speaker]]
+        is_known = sum(speaker_of(name) is not None for name in names) > 0.5 * len(names)
+        if {*texts} - {speaker} and len({*names}) <= max(MAX_NAMES, len(names) // 4) and (is_known or is_chat):
             raise NoGuessError(
                 f"each row is one message of {speaker}, and no column says of which conversation: add one, and map "
-                "columns: {conversation: …, order: …, role: …, content: …}, or {id: …, parent: …} where some reply to "
-                f"others; or read each as a document: format: documents, columns: {{text: {texts[0]}}}"
+                "columns: {conversation: …, order: …, role: …, content: …}; or read each as a document: format: "
+                f"documents, columns: {{text: {texts[0]}}}"
             )
 
 
@@ -252,7 +225,7 @@ _QUESTIONS = (
 _ANSWERS = (
     "completion", "response", "answer", "output", "a", "reply", "assistant", "bot", "target", "tgt", "solution",
     "agent", "chosen", "completions", "responses", "outputs", "answers", "targets", "replies", "choices", "gpt",
-    "model", "label", "result", "comment", "explanation", "summary",
+    "label", "result", "comment", "explanation", "summary",
 )  # fmt: skip
 _QUERIES = ("input", "context", "passage", "document", "article", "background")
 _IDS = {"id", "ids", "uuid", "hash", "url", "date"}
@@ -270,13 +243,11 @@ def named_pair(values: Values) -> Guess | None:
     prompt, answer = questions[0], answers[0]
     guess = Guess(columns={"prompt": prompt, "chosen" if "chosen" in words_of(answer) else "response": answer})
     texts = [path for path in text_columns(values) if path not in (prompt, answer)]
-    inputs = [
-        path for path, found in values.items() if "input" in words_of(path) and all(isinstance(v, str) for v in found)
-    ]
+    inputs = [path for path in values if "input" in words_of(path) and isinstance(values[path][0], str)]
     if queries := [path for path in best_named([*inputs, *texts], _QUERIES) if path not in (prompt, answer)]:
         guess.columns["query"] = queries[0]
-    if not {*queries[:1]} <= {"input", "context"}:
-        guess.doubts.append(f"query: {queries[0]} is taken to follow {prompt}")
+        if not is_named(queries[0], ("input", "context")):
+            guess.doubts.append(f"query: {queries[0]} is taken to follow {prompt}")
     others = [path for path in (*questions, *answers) if path in texts and path not in queries[:1]]
     if others := [path for path in others if "rejected" not in words_of(path)]:
         guess.doubts.append(f"{prompt} and {answer} are taken; it could also be {', '.join(others)}")
@@ -323,28 +294,26 @@ def unnamed_texts(values: Values) -> Guess:
     """A question and its answer, where two columns hold texts; documents, where one does. Raises NoGuessError."""
     texts = text_columns(values)
     answers = best_named(texts, _ANSWERS)
-    if len(texts) == 2 and len(answers) == 1:
-        prompt = next(path for path in texts if path != answers[0])
-        doubt = f"prompt: {prompt} is taken, the only other column of texts than {answers[0]}"
-        return Guess(columns={"prompt": prompt, "response": answers[0]}, doubts=[doubt])
-    refuse_messages(values)
-    if len(texts) == 2 and not answers and not any(is_named(path, (*_TEXT_NAMES, *_QUERIES)) for path in texts):
-        doubt = f"{texts[0]} is taken to be the question and {texts[1]} the answer, as it comes first"
-        return Guess(columns={"prompt": texts[0], "response": texts[1]}, doubts=[doubt])
+    if not answers:
+        refuse_messages(values)
+    is_document = any(is_named(path, (*_TEXT_NAMES, *_QUERIES)) for path in texts)
+    if len(texts) == 2 and (len(answers) == 1 or not (answers or is_document)):
+        prompt, answer = sorted(texts, key=lambda path: path in answers)
+        doubt = f"{prompt} is taken to be the question and {answer} the answer, as there are no others"
+        return Guess(columns={"prompt": prompt, "response": answer}, doubts=[doubt])
 
     named = best_named(texts, _TEXT_NAMES)
     long = [path for path in texts if path in named or mean_length(values[path]) >= _MIN_TEXT]
     longest = max((mean_length(values[path]) for path in long), default=0)
     found = [path for path in named if mean_length(values[path]) >= MIN_SHARE * longest][:1] or long
-    sides = best_named(found or texts, (*_QUESTIONS, *_ANSWERS))
     if len(found) > 1:
         raise NoGuessError(
             f"of the texts in {', '.join(found)} the names do not say which is which: write format: table, "
             "columns: {prompt: …, response: …}; see the format table in data/README.md"
         )
-    if found:
-        check_rendered(values[found[0]])
-    if sides and not {*found} & {*named}:
+    for path in found:
+        check_rendered(values[path])
+    if not {*found} & {*named} and (sides := best_named(found or texts, (*_QUESTIONS, *_ANSWERS))):
         raise _one_side(sides[0])
     if not found:
         raise NoGuessError(
@@ -360,7 +329,8 @@ def unnamed_texts(values: Values) -> Guess:
 def _one_side(path: str) -> NoGuessError:
     return NoGuessError(
         f"{path} seems to hold questions or answers alone, and no column holds the others: each row needs both, as two "
-        "texts, or as two lists of as many texts (columns: {prompt: …, response: …})"
+        "texts, or as two lists of as many texts (columns: {prompt: …, response: …}); or read each text as a document: "
+        f"format: documents, columns: {{text: {path}}}"
     )
 
 
@@ -370,16 +340,7 @@ _OTHERS = {
     "system": ("system", "system_prompt", "system_message", "sys", "persona"),
     "history": ("history",),
     "tools": ("tools", "functions"),
-    "group": (
-        "group",
-        "thread_id",
-        "conversation_id",
-        "dialogue_id",
-        "dialog_id",
-        "session_id",
-        "document_id",
-        "doc_id",
-    ),
+    "group": ("group", "thread_id", "conversation_id", "dialogue_id", "session_id", "document_id", "doc_id"),
 }
 _NAMED = {
     "messages": {"messages": "messages", "role": "role", "content": "content", "system": "system", "tools": "tools"},
@@ -395,7 +356,7 @@ def _versions(guess: Guess, values: Values) -> list[Guess]:
         return [guess]
     others = {name: [path for path in values if is_named(path, names)] for name, names in _OTHERS.items()}
     others["system"] = [path for path in others["system"] if are_texts(values[path])]
-    others["history"] = others["history"] if "prompt" in guess.columns else []
+    others["tools"] = [path for path in others["tools"] if str(values[path][0]).lstrip().startswith("[")]
     others["group"] = [path for path in others["group"] if 1 < len({*map(str, values[path])}) < 0.9 * len(values[path])]
     if any("chosen" in words_of(path) for path in guess.columns.values()):
         others["rejected"] = [path for path in best_named(values, ("rejected",)) if _is_side(values[path])]

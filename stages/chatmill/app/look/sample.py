@@ -1,7 +1,6 @@
 """Takes a sample of a dataset: what its files are, and some of their entries."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -21,10 +20,6 @@ _BY_SUFFIX = {
     ".txt": TEXT, ".text": TEXT, ".md": MARKDOWN, ".yaml": YAML, ".yml": YAML,
 }  # fmt: skip
 _BY_MARK = {b"PAR1": "Parquet", b"ARROW1": "Arrow"}
-_UNREADABLE = {
-    b"PK\x03\x04": "a ZIP archive, or a document of an office program: unpack it, or save it as CSV",
-    b"%PDF": "a PDF: convert it to text, as by pdftotext",
-}
 
 
 def kind_of(file: Path) -> tuple[str, str]:
@@ -36,8 +31,8 @@ def kind_of(file: Path) -> tuple[str, str]:
         start = stream.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
         raise ValueError(f"{file}: empty: expected conversations or texts")
-    if reason := next((reason for mark, reason in _UNREADABLE.items() if start.startswith(mark)), None):
-        raise ValueError(f"{file}: {reason}")
+    if start.startswith(b"PK\x03\x04"):
+        raise ValueError(f"{file}: a ZIP archive, or a document of an office program: unpack it, or save it as CSV")
     marked = next((kind for mark, kind in _BY_MARK.items() if start.startswith(mark)), None)
     kind = marked or _BY_SUFFIX.get(inner_suffix(file).lower(), "JSON")
     if b"\x00" in start and kind not in _BY_MARK.values():
@@ -45,19 +40,12 @@ def kind_of(file: Path) -> tuple[str, str]:
     words = kind
     if kind == "JSON":
         if not start.startswith((b"{", b"[", b'"')):
-            raise ValueError(
-                f"{file}: no JSON, and its name does not say what else: name a table .csv or .tsv, a text .txt"
-            )
+            raise ValueError(f"{file}: no JSON, and its name does not say what else: name it .csv, .tsv or .txt")
         has_lines = re.match(rb"[^\n]{2,}\n\s*[{\[\"]", start) or inner_suffix(file).lower() in (".jsonl", ".ndjson")
         words = "JSON lines" if has_lines else "a JSON array" if start.startswith(b"[") else "a JSON object"
     if kind in ("CSV", "TSV"):
         words += f", separated by {_SEPARATORS[separator_of(file)]}"
     return kind, words + (f", compressed by {PACKED[file.suffix]}" if file.suffix in PACKED else "")
-
-
-def ending(file: Path) -> str:
-    """The end of a name, which says what a file is and how it is compressed, such as `.jsonl.gz`."""
-    return inner_suffix(file) + (file.suffix if file.suffix in PACKED else "")
 
 
 # Reads some entries of files of any size, from their beginnings.
@@ -66,7 +54,7 @@ _MAX_ENTRIES = 500  # of all files
 MIN_ENTRIES = 30  # of a file, of as many as there are
 _MAX_LINES = 5000  # of a text file
 _MAX_LENGTH = 3_000_000  # characters of the entries of a file, about
-_MAX_FILES = 60  # of a folder, of which entries are read
+_MAX_FILES = 30  # of a folder, of which entries are read
 
 
 @dataclass
@@ -91,10 +79,6 @@ class Sample:
     @property
     def all_rows(self) -> list[Any]:
         return [row for rows in self.rows.values() for row in rows]
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.files)
 
     @property
     def others(self) -> list[Path]:
@@ -136,9 +120,7 @@ def take_sample(path: Path) -> Sample:
         raise ValueError(next(iter(errors.values())))
     if TEXT in kinds.values() and [*kinds.values()].count(MARKDOWN) > 1:  # a single one may describe the data
         kinds = {file: TEXT if kind == MARKDOWN else kind for file, kind in kinds.items()}
-    sizes = Counter[str]()
-    for file, kind in kinds.items():
-        sizes[kind] += file.stat().st_size
+    sizes = {kind: sum(file.stat().st_size for file in kinds if kinds[file] == kind) for kind in {*kinds.values()}}
     chosen = max(sizes.keys() - {MARKDOWN, YAML} or sizes, key=lambda kind: sizes[kind])
     files = [file for file, kind in kinds.items() if kind == chosen]
     sample = Sample(path, chosen, {words[file] for file in files}, files, every, errors)

@@ -76,16 +76,10 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
         check_rendered(paragraphs)
         if sum(map(str.isalpha, "".join(lines))) <= 0.3 * sum(map(len, lines)):
             raise NoGuessError("its lines hold numbers, not text")
-        if _are_turns(paragraphs, lines):
+        several = mean("\n" in paragraph for paragraph in paragraphs)
+        ended = mean(line.rstrip().endswith(_ENDS) for line in lines)  # wrapped lines do not
+        if len(paragraphs) > 1 and several >= MIN_SHARE and ended >= 0.6:
             doubt = "each line is taken to be a turn, a blank line to end the conversation: prose is format: documents"
             return Guess(format="text", doubts=[doubt])
     doubt = "it has no marks of speakers: it is taken to be prose, and each file to be a document"
     return Guess(format="documents", doubts=[doubt])
-
-
-def _are_turns(paragraphs: Sequence[str], lines: Sequence[str]) -> bool:
-    """Whether nearly all paragraphs have several lines, most of which end as sentences, and few are Markdown's."""
-    several = mean("\n" in paragraph for paragraph in paragraphs) >= MIN_SHARE
-    ended = mean(line.rstrip().endswith(_ENDS) for line in lines)  # wrapped lines do not
-    headings = mean(line.startswith(("#", "- ", "* ", "|", ">")) for line in lines)
-    return several and len(paragraphs) > 1 and ended >= 0.6 and headings <= 0.1
