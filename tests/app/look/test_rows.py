@@ -156,7 +156,7 @@ def test_rows_that_nothing_reads_are_refused_with_the_reason(row, reason):
 
 @pytest.mark.parametrize(
     "values",
-    ["2024-01-{:02} 10:15:00", "Jan {}, 2024 3:15 PM", "{}.5.2024, 10:15 Uhr", "17040672{:02}.5", "a{}@b.org", "$1,{:03}"],
+    ["2024-01-{:02} 10:15", "Jan {}, 2024 3:15 PM", "{}.5.2024, 10:15 Uhr", "17040672{:02}.5", "a{}@b.org", "$1,{:03}"],
 )
 def test_a_column_of_dates_ids_or_numbers_is_no_text(values):
     rows = [{"created_at": values.format(i + 1), "text": question(i)} for i in range(ROWS)]

@@ -296,14 +296,14 @@ def unnamed_texts(values: Values) -> Guess:
     answers = best_named(texts, _ANSWERS)
     if not answers:
         refuse_messages(values)
+    named = best_named(texts, _TEXT_NAMES)
+    long = [path for path in texts if path in named or mean_length(values[path]) >= _MIN_TEXT]
     is_document = any(is_named(path, (*_TEXT_NAMES, *_QUERIES)) for path in texts)
-    if len(texts) == 2 and (len(answers) == 1 or not (answers or is_document)):
+    if len(texts) == 2 and (texts == long if len(answers) == 1 else not (answers or is_document)):
         prompt, answer = sorted(texts, key=lambda path: path in answers)
         doubt = f"{prompt} is taken to be the question and {answer} the answer, as there are no others"
         return Guess(columns={"prompt": prompt, "response": answer}, doubts=[doubt])
 
-    named = best_named(texts, _TEXT_NAMES)
-    long = [path for path in texts if path in named or mean_length(values[path]) >= _MIN_TEXT]
     longest = max((mean_length(values[path]) for path in long), default=0)
     found = [path for path in named if mean_length(values[path]) >= MIN_SHARE * longest][:1] or long
     if len(found) > 1:
