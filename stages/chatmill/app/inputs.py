@@ -7,6 +7,7 @@ record says which messages are trained remains a Record, and so does a document 
 
 import io
 import json
+import os
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from math import inf
@@ -15,7 +16,6 @@ from typing import Any
 
 from chatmill.app.arguments import MAX_INPUT_BYTES, decode
 from chatmill.app.named_models import named_errors
-from chatmill.app.terminal.terminal_chat import expand_path
 from chatmill.conversation import BOS, IM_END, IM_START, Conversation, Record, check_turns, is_document, parse, unescape
 from chatmill.datasets.formats.json_document import values
 from chatmill.pipeline.processes import error_line
@@ -137,9 +137,9 @@ def read_chat(file: Path, number: int) -> Conversation:
 def read_numbered_chat(argument: str) -> tuple[str, Conversation]:
     """The file's name and the conversation of `FILE` or `FILE N`, as in /load. Raises ValueError with the remedy."""
     name, _, number = argument.rpartition(" ")
-    if not (name and number.isdecimal()) or expand_path(argument).exists():
+    if not (name and number.isdecimal()) or Path(os.path.expanduser(argument)).exists():
         name, number = argument, "1"
     try:
-        return name, read_chat(expand_path(name), max(1, int(number)))
+        return name, read_chat(Path(os.path.expanduser(name)), max(1, int(number)))
     except (OSError, ValueError) as error:
         raise ValueError(f"{error_line(error)}: load a chat that /save or --output wrote") from error

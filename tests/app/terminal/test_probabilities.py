@@ -59,7 +59,7 @@ def test_the_likeliest_tokens_of_a_place_are_listed_with_the_chosen_one(capsys):
     others = {chr(97 + n): 0.05 for n in range(12)}
     session = answered({"H": 1}, {"o": 0.4} | others, {IM_END: 1})
     session.engine.choices[1]["o"] = 0.01
-    show_likeliest(session, 2)
+    show_likeliest(session, "2")
     rows = [line.split() for line in capsys.readouterr().err.splitlines()]
     assert [row[0] for row in rows[2:]] == [*"abcdefghij", "o"]
     assert rows[-1] == ["o", "111", "1.6", "%", "chosen"]

@@ -13,9 +13,8 @@ import json
 import os
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,35 +24,33 @@ from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
-EXISTS = "already exists and is not overwritten: choose another name, or a folder"
-
 
 class Transcript:
-    """A new file `name`, or one in that folder named by the time: a chat a line, complete after every answer."""
+    """A new file: a chat a line, complete after every answer. It is created for the first answer."""
 
     def __init__(self, name: str) -> None:
-        """Creates the folders, but not the file. Raises ValueError or OSError where the file could not be written."""
-        path = expand_path(name)
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} {EXISTS}")
-        folder = path if path.is_dir() or name.endswith(("/", os.sep)) else path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"{folder}: no permission to write: choose another folder for --output")
-        self.file: Path | None = None
-        self._path, self._previous_lines, self._line = path, "", ""
+        """In a folder it is named by the time. Raises ValueError or OSError where it could not be written."""
+        path = Path(os.path.expanduser(name))
+        if path.is_dir() or name.endswith("/"):
+            path /= f"chat-{datetime.now():%Y%m%d-%H%M%S-%f}.jsonl"
+        if path.exists():
+            raise ValueError(f"{path} already exists and is not overwritten: choose another name, or a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(path.parent, os.W_OK):
+            raise ValueError(f"{path.parent}: no permission to write: choose another folder")
+        self.path, self.is_created = path, False
+        self._previous_lines, self._line = "", ""
 
     def write(self, conversation: Conversation) -> None:
-        if (line := to_json_line(conversation)) == self._line:
+        self._line = to_json_line(conversation)
+        if not self.is_created and not self._line:
             return
-        self.file = self.file or _create(self._path)
-        temporary = self.file.with_name(f".{self.file.name}.{os.getpid()}")
-        try:
-            temporary.write_text(self._previous_lines + line, encoding="utf-8")
-            temporary.replace(self.file)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._line = line
+        if not self.is_created:
+            self.path.touch(exist_ok=False)  # another chat may have created it meanwhile
+            self.is_created = True
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        temporary.write_text(self._previous_lines + self._line, encoding="utf-8")
+        temporary.replace(self.path)
 
     def start_conversation(self) -> None:
         self._previous_lines, self._line = self._previous_lines + self._line, ""
@@ -65,8 +62,7 @@ def save_chat(conversation: Conversation, name: str) -> Path:
         raise ValueError("the conversation is empty: there is nothing to save")
     transcript = Transcript(name)
     transcript.write(conversation)
-    assert transcript.file, "written, as there is a line"
-    return transcript.file
+    return transcript.path
 
 
 def to_json_line(conversation: Conversation) -> str:
@@ -93,25 +89,6 @@ def _entries(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "content": part.text}
 
 
-def expand_path(name: str) -> Path:
-    """The path of a name, with `~` replaced by the home folder. Raises ValueError where there is no such user."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"{name}: no such home folder") from error
-
-
-def _create(path: Path) -> Path:
-    """Create a file; in a folder chat-20260131-154500.jsonl, or where that exists chat-20260131-154500-2.jsonl …"""
-    stem = f"chat-{datetime.now():%Y%m%d-%H%M%S}"
-    names = (f"{stem}-{number}.jsonl" if number > 1 else f"{stem}.jsonl" for number in count(1))
-    for file in map(path.joinpath, names) if path.is_dir() else [path]:
-        with suppress(FileExistsError):  # of another chat of the same second
-            file.open("x").close()
-            return file
-    raise ValueError(f"{path} {EXISTS}")
-
-
 class TerminalChat:
     """A chat session in the terminal, which prints statistics after each answer and, if `verbose`, its tokens."""
 
@@ -125,7 +102,6 @@ class TerminalChat:
     ) -> None:
         self.session, self.transcript = session, transcript
         self.show_notices, self.verbose = show_notices, verbose
-        self.answer_stats: list[AnswerStats] = []  # of all answers
 
     def ask(self, question: str) -> None:
         """Answer a question, as `show_answer` does. Raises ValueError also where it is not valid Unicode."""
@@ -137,48 +113,44 @@ class TerminalChat:
 
         Raises what the generator raises, and KeyboardInterrupt; the text generated until then is saved.
         """
-        before, num_dropped, shown = self.session.answer_stats, self.session.num_dropped, False
-        wrapped = WordWrap()
+        num_dropped, shown = self.session.num_dropped, ""
+        wrapped = WordWrap() if sys.stdout.isatty() else None
         try:
             with closing(answer):
-                for text in answer:
-                    print_text(text, wrapped)
-                    shown = True
-        except KeyboardInterrupt:
-            end_line(shown)
-            notify("stopped" if shown else "stopped before the answer began")
-            raise
-        except (ValueError, MemoryError):
-            end_line(shown)
+                for shown in answer:
+                    print(wrapped.feed(printable(shown)) if wrapped else shown, end="", flush=True)
+        except (KeyboardInterrupt, ValueError, MemoryError) as error:
+            if shown:
+                print(flush=True)
+            if isinstance(error, KeyboardInterrupt):
+                notify("stopped")
             raise
         finally:
-            if self.session.answer_stats and self.session.answer_stats is not before:
-                self.answer_stats.append(self.session.answer_stats)
             self.update_transcript()
-        end_line(True)
-        self._report(shown, num_dropped)
+        print(flush=True)
+        self._report(num_dropped)
 
     def update_transcript(self) -> None:
         if self.transcript:
             self.transcript.write(self.session.conversation)
 
-    def start_conversation(self) -> None:
+    def start_conversation(self, conversation: Conversation) -> None:
         if self.transcript:
             self.transcript.start_conversation()
+        self.session.set_conversation(conversation)
+        self.session.answer_stats = None  # of an answer that is no longer there
 
     def load(self, name: str, conversation: Conversation) -> str:
         """Continue a conversation of a file, without a last message that has no answer; return a line that says so."""
         if conversation[-1].role == "user":
             *conversation, _ = conversation
             notify("the last message has no answer and was dropped")
-        self.start_conversation()
-        self.session.set_conversation(conversation)
-        self.session.answer_stats = None  # the last answer has none, and no ids
+        self.start_conversation(conversation)
         return f"{name}: {plural(len(conversation), 'message')} loaded; /show prints them"
 
-    def _report(self, shown: bool, num_dropped: int) -> None:
+    def _report(self, num_dropped: int) -> None:
         session = self.session
-        if lost := session.tokenizer.lost(session.conversation[-2].text if shown else ""):
+        if lost := session.tokenizer.lost(session.conversation[-2].text):
             notify(f"the model's tokenizer has no tokens for {lost!r}: it read your message without them")
         if session.num_dropped > num_dropped:
             context = f"the context of {session.engine.context:,} tokens"
@@ -188,7 +160,7 @@ class TerminalChat:
 
             show_tokens(session)
         if self.show_notices and session.answer_stats:
-            notify(f"[{'' if shown else 'empty answer: '}{format_stats(session.answer_stats, session)}]", dim=True)
+            notify(f"[{format_stats(session.answer_stats, session)}]", dim=True)
 
 
 def format_stats(stats: AnswerStats, session: ChatSession) -> str:
@@ -220,15 +192,3 @@ def device_name(engine: Engine) -> str:
     from chatmill.engines.pytorch_engine import describe_device  # exports run where PyTorch is not installed
 
     return describe_device(engine.device)
-
-
-def print_text(text: str, wrapped: WordWrap) -> None:
-    """Print a part of an answer: unchanged, or for a terminal with its control characters replaced, and wrapped."""
-    if sys.stdout.isatty():
-        text = printable(text) if os.environ.get("TERM") == "dumb" else wrapped.feed(printable(text))
-    print(text, end="", flush=True)
-
-
-def end_line(started: bool) -> None:
-    if started:
-        print(flush=True)

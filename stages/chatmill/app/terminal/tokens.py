@@ -4,11 +4,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from math import exp
-from typing import NamedTuple
 
-from wcwidth import clip, ljust, width
+from wcwidth import ljust, width
 
-from chatmill.app.terminal.text import StyledLine, aligned, plural, print_lines, wrap_text
+from chatmill.app.terminal.text import StyledLine, aligned, plural, print_lines
 from chatmill.conversation import OUTPUT_END, OUTPUT_START, LossKind
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import TokenLogprob, token_logprob
@@ -23,31 +22,25 @@ LOSS_STYLES = {LossKind.TRAINED: f"bg:#a6dfbb {DARK}", LossKind.PROMPT: f"bg:#d9
 CYCLE = tuple(f"bg:{color} {DARK}" for color in ("#b9d6f2", "#f8cfae", "#b5e3c6", "#e6c3ea", "#ece0a0"))
 
 
-class _Cell(NamedTuple):
-    text: str
-    label: str
-    rule: str
-    style: str
-
-
 def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = None) -> Iterator[StyledLine]:
     """Three lines for each row of tokens over their ids or `labels`; it ends with a newline, or where it is full."""
-    rows: list[list[_Cell]] = []
+    rows: list[list[tuple[str, str, str, str]]] = []
     used = full = columns + 1
     for index, token in enumerate(tokens):
         text, label = visible(token.content), labels[index] if labels else str(token.id)
         size = max(width(text), width(label))
         style = CYCLE[index % len(CYCLE)] if token.loss is None else LOSS_STYLES[token.loss]
-        style = f"{style} bold" if token.is_control else style
         if used + size > columns:
             rows.append([])
             used = 0
-        rows[-1].append(_Cell(ljust(text, size), ljust(label, size), RULES[token.loss] * min(size, columns), style))
+        rule = RULES[token.loss] * min(size, columns)
+        rows[-1].append((f"{style} bold" if token.is_control else style, ljust(text, size), ljust(label, size), rule))
         used = full if token.content.endswith(b"\n") else used + size + 1
     for row in rows:
-        yield _spaced((cell.style, cell.text) for cell in row)
-        yield [("", " ".join(cell.label for cell in row).rstrip())]
-        yield [("", " ".join(cell.rule for cell in row).rstrip())]
+        styles, texts, ids, rules = zip(*row, strict=True)
+        yield _spaced(zip(styles, texts, strict=True))
+        yield [("", " ".join(ids).rstrip())]
+        yield [("", " ".join(rules).rstrip())]
 
 
 def legend(tokens: Sequence[Token]) -> StyledLine:
@@ -62,25 +55,14 @@ def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
     return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
 
 
-# Tokens in the terminal: those of a chat's latest exchange, of a message, and of a text.
+# Tokens in the terminal: those of a chat's latest exchange, and of a text.
 
 
 def show_tokens(session: ChatSession) -> None:
-    """Print each token of the latest exchange over its id; after /load those of the last message."""
-    if session.answer_stats is None:
-        ids, _ = session.tokenizer.encode_segments(session.template.answer(session.conversation[-1]))
-        shown = {f"{plural(len(ids), 'token')} of the last answer:": ids}
-    else:
-        start = session.question_start
-        cached = max(0, session.answer_stats.cached_tokens - start)
-        in_cache = f", {cached:,} of them in the cache" if cached else ""
-        prompt_ids, answer_ids = session.prompt_ids[start:], session.answer_ids
-        shown = {
-            f"{plural(len(prompt_ids), 'prompt token')}{in_cache}:": prompt_ids,
-            f"{plural(len(answer_ids), 'answer token')}:": answer_ids,
-        }
-    for caption, ids in shown.items():
-        _print_grid(caption, [token_of(i, session.tokenizer) for i in ids])
+    """Print each token of the latest exchange over its id."""
+    answer_ids, prompt_ids = _answer_ids(session), session.prompt_ids[session.question_start :]
+    for kind, ids in (("prompt", prompt_ids), ("answer", answer_ids)):
+        _print_grid(f"{plural(len(ids), f'{kind} token')}:", [token_of(i, session.tokenizer) for i in ids])
 
 
 def show_text_tokens(text: str, tokenizer: ChatTokenizer) -> None:
@@ -96,9 +78,15 @@ def token_of(i: int, tokenizer: ChatTokenizer) -> Token:
     return Token(i, tokenizer.token_bytes[i] if known else b"", is_control=not known or not tokenizer.is_text[i])
 
 
-def _print_grid(caption: str, tokens: Sequence[Token]) -> None:
-    columns = shutil.get_terminal_size().columns
-    print_lines([[("bold", caption)], *grid(tokens, columns)], sys.stderr)
+def _answer_ids(session: ChatSession) -> list[int]:
+    """The ids of the latest answer. Raises ValueError where there is none, as after /load."""
+    if not session.answer_ids:
+        raise ValueError("there is no answer yet: ask something, or /regenerate the last one")
+    return session.answer_ids
+
+
+def _print_grid(caption: str, tokens: Sequence[Token], labels: Sequence[str] | None = None) -> None:
+    print_lines([[("bold", caption)], *grid(tokens, shutil.get_terminal_size().columns, labels)], sys.stderr)
 
 
 # The probabilities of an answer's tokens in the terminal, and what the model might have written instead.
@@ -106,34 +94,36 @@ def _print_grid(caption: str, tokens: Sequence[Token]) -> None:
 HESITATION = 0.5  # a token below this probability is listed with its alternatives
 ALTERNATIVES = 3  # listed for such a token
 LIKELIEST = 10  # listed for a token that is asked for by its number
-OTHER_COLUMNS = 40  # that a table needs beside the token
 
 
 def show_probabilities(session: ChatSession) -> None:
     """Print each token of the latest answer over its probability, and alternatives where the model hesitated."""
-    columns, tokenizer = shutil.get_terminal_size().columns, session.tokenizer
-    tokens = [token_of(i, tokenizer) for i in _answer_ids(session)]
+    tokens = [token_of(i, session.tokenizer) for i in _answer_ids(session)]
     probabilities = list(answer_probabilities(session, 1 + ALTERNATIVES))
+    labels = [f"{100 * exp(one.logprob):.0f}" if one else "–" for one in probabilities]
     outputs = " (–: the calculator's output)" if None in probabilities else ""
-    caption = f"{plural(len(tokens), 'answer token')}, each over its probability in %{outputs}:"
-    lines = grid(tokens, columns, [_label(one) for one in probabilities])
-    hesitations = _hesitations(probabilities, tokenizer, columns)
-    print_lines([*_wrapped(caption, columns, "bold"), *lines, *hesitations], sys.stderr)
+    _print_grid(f"{plural(len(tokens), 'answer token')}, each over its probability in %{outputs}:", tokens, labels)
+    unlikely = [(n, one) for n, one in enumerate(probabilities, 1) if one and exp(one.logprob) < HESITATION]
+    caption = f"Where the model hesitated (below {100 * HESITATION:.0f} %), and the likeliest tokens instead:"
+    lines: list[StyledLine] = [[("bold", caption)]] if unlikely else []
+    for number, one in unlikely:
+        likely = [pair for pair in one.top_logprobs if pair[0] != one.token][:ALTERNATIVES]
+        token, *others = (f"{_text(i, session.tokenizer)} {percent(p)}" for i, p in ((one.token, one.logprob), *likely))
+        lines.append([("", f"{number:<3} {token}: {', '.join(others)}")])
+    print_lines(lines, sys.stderr)
 
 
-def show_likeliest(session: ChatSession, number: int) -> None:
+def show_likeliest(session: ChatSession, number: str) -> None:
     """Print the likeliest tokens at the place of token `number`, from 1, of the latest answer."""
-    ids = _answer_ids(session)
-    if not 1 <= number <= len(ids):
-        raise ValueError(f"/why: expected the number of a token, 1 to {len(ids)}, got {number}")
-    chosen = list(answer_probabilities(session, LIKELIEST))[number - 1]
+    last = len(_answer_ids(session))
+    if not number.isdecimal() or not 1 <= int(number) <= last:
+        raise ValueError(f"/why: expected the number of a token, 1 to {last}, got {number!r}")
+    chosen = list(answer_probabilities(session, LIKELIEST))[int(number) - 1]
     if chosen is None:
         raise ValueError(f"/why: token {number} is the calculator's output, which the model did not choose")
-    listed = dict(chosen.top_logprobs) | {chosen.token: chosen.logprob}
-    width = max(1, shutil.get_terminal_size().columns - OTHER_COLUMNS)
     rows = [
-        (clip(_text(i, session.tokenizer), 0, width), str(i), percent(logprob), "chosen" if i == chosen.token else "")
-        for i, logprob in listed.items()
+        (_text(i, session.tokenizer), str(i), percent(logprob), "chosen" if i == chosen.token else "")
+        for i, logprob in (dict(chosen.top_logprobs) | {chosen.token: chosen.logprob}).items()
     ]
     print_lines(aligned(f"The likeliest at token {number}", ("token", "id", "probability", ""), rows), sys.stderr)
 
@@ -158,40 +148,6 @@ def percent(logprob: float) -> str:
     """A probability as 12.3 %; a small one has two significant digits."""
     share = 100 * exp(logprob)
     return f"{share:.1f} %" if share >= 0.1 else f"{share:.2g} %"
-
-
-def _answer_ids(session: ChatSession) -> list[int]:
-    """The ids of the latest answer. Raises ValueError where there is none, as after /load."""
-    if not session.conversation or not session.answer_ids:
-        raise ValueError("there is no answer yet: ask something, or /regenerate the last one")
-    return session.answer_ids
-
-
-def _label(one: TokenLogprob | None) -> str:
-    if one is None:
-        return "–"
-    share = 100 * exp(one.logprob)
-    return f"{share:.0f}" if share >= 1 else "<1"
-
-
-def _hesitations(
-    probabilities: Sequence[TokenLogprob | None], tokenizer: ChatTokenizer, columns: int
-) -> Iterator[StyledLine]:
-    limit = f"{100 * HESITATION:.0f} %"
-    unlikely = [(n, one) for n, one in enumerate(probabilities, 1) if one and exp(one.logprob) < HESITATION]
-    if not unlikely:
-        yield from _wrapped(f"The model did not hesitate: no token is below {limit}.", columns)
-        return
-    caption = f"Where the model hesitated (below {limit}), and the likeliest tokens instead:"
-    yield from _wrapped(caption, columns, "bold")
-    for number, one in unlikely:
-        others = [(i, logprob) for i, logprob in one.top_logprobs if i != one.token][:ALTERNATIVES]
-        instead = ", ".join(f"{_text(i, tokenizer)} {percent(logprob)}" for i, logprob in others)
-        yield from _wrapped(f"{number:<3} {_text(one.token, tokenizer)} {percent(one.logprob)}: {instead}", columns)
-
-
-def _wrapped(text: str, columns: int, style: str = "") -> Iterator[StyledLine]:
-    return ([(style, line)] for line in wrap_text(text, columns))
 
 
 def _text(token: int, tokenizer: ChatTokenizer) -> str:
