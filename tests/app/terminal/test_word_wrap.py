@@ -37,14 +37,14 @@ def screen(printed):
     ],
 )
 def test_lines_break_between_words(text, lines):
-    assert screen(WordWrap(lambda: 11).feed(text)) == lines
+    assert screen(WordWrap().feed(text, 11)) == lines
 
 
 @given(st.lists(st.text("ab cd\né我", max_size=30)))
 def test_however_it_is_divided_it_looks_the_same_and_fits(parts):
-    wrap = WordWrap(lambda: 11)
-    shown = screen("".join(map(wrap.feed, parts)))
-    assert shown == screen(WordWrap(lambda: 11).feed("".join(parts)))
+    wrap = WordWrap()
+    shown = screen("".join(wrap.feed(part, 11) for part in parts))
+    assert shown == screen(WordWrap().feed("".join(parts), 11))
     assert all(wcswidth(line) <= 10 for line in shown)
     words = re.findall(r"\S", "".join(parts))
     assert words == re.findall(r"\S", "".join(shown))

@@ -4,27 +4,23 @@ import argparse
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
 from io import UnsupportedOperation
-from select import select
 
 from chatmill.app import arguments
 from chatmill.app.arguments import PROMPT_FILE_HELP, STDIN, join_prompt, read_text, unescaped
 from chatmill.app.named_models import MODEL_FOLDERS, default_model, fetch_model
-from chatmill.app.terminal.terminal_chat import TerminalChat, Transcript, cut_off, describe_session
+from chatmill.app.terminal.terminal_chat import TerminalChat, Transcript, describe_session
 from chatmill.app.terminal.text import notify
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
 
-STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
 EPILOG = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
   chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
   chatmill chat --model ~/models/qwen -i -p "Hello!" --output chats/
-  chatmill chat --load "chats/chat-20260131-154500.jsonl 2"   the second chat of a file
+  chatmill chat --load "chats/letter.jsonl 2"          the second chat of a file
 """
 
 
@@ -53,11 +49,7 @@ def run(options: argparse.Namespace) -> None:
     sampling = arguments.sampling(options)
     prompt = read_prompt(options)
     if prompt is not None and not options.interactive:
-        chat = open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty())
-        chat.ask(prompt)
-        is_told = chat.show_notices or options.quiet or options.max_tokens != arguments.MAX_TOKENS
-        if not is_told and (stats := chat.session.answer_stats) and not stats.stopped:
-            notify(f"the answer is {cut_off(stats, chat.session)}")
+        open_chat(options, sampling, show_notices=options.verbose or sys.stderr.isatty()).ask(prompt)
         return
     from chatmill.app.terminal import editor  # slow to import, and not needed for one prompt
 
@@ -74,43 +66,20 @@ def open_chat(options: argparse.Namespace, sampling: Sampling, *, show_notices: 
         from chatmill.app.inputs import read_numbered_chat  # not needed for a new chat
 
         saved = read_numbered_chat(options.load)
-    session = open_session(options, sampling, show_notices)
-    chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
-    if saved:
-        loaded = chat.load(*saved)
-        session.system = options.system or session.system
-        if show_notices:
-            notify(loaded)
-    return chat
-
-
-def open_session(options: argparse.Namespace, sampling: Sampling, show_notices: bool) -> ChatSession:
     model = options.model or default_model()
-    with (
-        status_line(f"loading {model} …") if show_notices and sys.stderr.isatty() else nullcontext(),
-        fetch_model(model) as path,
-    ):
+    if show_notices and sys.stderr.isatty():
+        print(f"loading {model} …", end="\r", file=sys.stderr, flush=True)  # until a longer line overwrites it
+    with fetch_model(model) as path:
         threads = options.threads or threads_for_chat(path)
         loaded = load_model(path, **arguments.loading(options) | {"threads": threads})
-    session = ChatSession(
-        *loaded,
-        system=options.system,
-        sampling=sampling,
-        max_tokens=options.max_tokens,
-        stop=[unescaped(text) for text in options.stop],
-    )
-    if show_notices:
-        notify(f"{model}: {describe_session(session)}")
-    return session
-
-
-@contextmanager
-def status_line(line: str) -> Iterator[None]:
-    print(line, end="\r", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        print(" " * len(line), end="\r", file=sys.stderr, flush=True)
+    stop = [unescaped(text) for text in options.stop]
+    session = ChatSession(*loaded, sampling=sampling, max_tokens=options.max_tokens, stop=stop)
+    chat = TerminalChat(session, transcript, show_notices=show_notices, verbose=options.verbose)
+    notices = [f"{model}: {describe_session(session)}", *([chat.load(*saved)] if saved else [])]
+    session.system = options.system or session.system
+    for notice in notices if show_notices else []:
+        notify(notice)
+    return chat
 
 
 def read_prompt(options: argparse.Namespace) -> str | None:
@@ -125,20 +94,11 @@ def read_prompt(options: argparse.Namespace) -> str | None:
 
 def should_read_stdin(after_prompt: bool) -> bool:
     """Whether to read standard input; after a prompt only from a pipe, or from a file at its beginning."""
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin.isatty():
         return False
-    if not after_prompt:
-        return True
     try:
         stream = sys.stdin.fileno()
-    except UnsupportedOperation:
-        return False
-    mode = os.fstat(stream).st_mode
-    if stat.S_ISREG(mode):
-        return os.lseek(stream, 0, os.SEEK_CUR) == 0  # else a shell loop is reading it
-    if stat.S_ISFIFO(mode):
-        with suppress(OSError):  # select takes no pipes on Windows
-            if not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
-                notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
-        return True
-    return False
+    except UnsupportedOperation:  # a program that calls this one has replaced it
+        return not after_prompt
+    is_file = stat.S_ISREG(os.fstat(stream).st_mode)
+    return not (after_prompt and is_file and os.lseek(stream, 0, os.SEEK_CUR))  # else a shell loop is reading it

@@ -37,14 +37,10 @@ DEFAULT_TOKENIZER = Path("data/tokenizer")  # written by the pipeline
 SIZES = ("", "type", "text vocabulary", "tokens", "bytes per token")  # columns of a table
 
 
-class Tokenization(NamedTuple):
+class View(NamedTuple):
     name: str
     tokenizer: ChatTokenizer
     tokens: list[Token]
-
-    @property
-    def is_conversation(self) -> bool:
-        return any(token.loss is not None for token in self.tokens)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -66,12 +62,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     content = read_input(options)
-    views = [tokenize_content(content, *item, options.template) for item in read_tokenizers(options).items()]
-    counts = sizes(views)
+    tokenizers = read_tokenizers(options).items()
+    views = [View(name, one, tokens_of(content, one, options.template)) for name, one in tokenizers]
     if options.html:
-        options.html.write_text(page(content, views, counts), encoding="utf-8")
+        options.html.write_text(page(content, views), encoding="utf-8")
     else:
-        print_views(views, counts)
+        print_views(content, views)
 
 
 def read_input(options: argparse.Namespace) -> TextOrConversation:
@@ -112,18 +108,7 @@ def read_tokenizers(options: argparse.Namespace) -> dict[str, ChatTokenizer]:
         print(f"no {DEFAULT_TOKENIZER} here, so that each byte is a token: see --tokenizer", file=sys.stderr)
         plain = byte_level_vocabulary([], "byte", "lookup", ANYTHING)
         return {"bytes": ChatTokenizer(add_special_tokens(plain, []))}
-    paths = unique_names(options.tokenizer or [DEFAULT_TOKENIZER])
-    return {name: read_tokenizer(path) for name, path in paths.items()}
-
-
-def unique_names(paths: Sequence[Path]) -> dict[str, Path]:
-    """The paths by name, which is the last part of a path, or as many of the last ones as tell all paths apart."""
-    paths = list(dict.fromkeys(paths))
-    for count in range(1, max(1, *(len(path.parts) for path in paths)) + 1):
-        names = {str(Path(*path.parts[-count:])): path for path in paths}
-        if len(names) == len(paths):
-            break
-    return names
+    return {str(path): read_tokenizer(path) for path in options.tokenizer or [DEFAULT_TOKENIZER]}
 
 
 def read_tokenizer(path: Path) -> ChatTokenizer:
@@ -133,17 +118,15 @@ def read_tokenizer(path: Path) -> ChatTokenizer:
     return ChatTokenizer(add_special_tokens(load(path).vocabulary, []))
 
 
-def tokenize_content(
-    content: TextOrConversation, name: str, tokenizer: ChatTokenizer, template: TemplateName
-) -> Tokenization:
+def tokens_of(content: TextOrConversation, tokenizer: ChatTokenizer, template: TemplateName) -> list[Token]:
     if isinstance(content, str):
-        return Tokenization(name, tokenizer, text_tokens(content, tokenizer))
+        return text_tokens(content, tokenizer)
     if isinstance(content, Record):
-        return Tokenization(name, tokenizer, segment_tokens(record_segments(content, template), tokenizer))
-    return Tokenization(name, tokenizer, conversation_tokens(content, tokenizer, template))
+        return segment_tokens(record_segments(content, template), tokenizer)
+    return conversation_tokens(content, tokenizer, template)
 
 
-def sizes(views: Sequence[Tokenization]) -> Sequence[Sequence[str]]:
+def sizes(views: Sequence[View]) -> Sequence[Sequence[str]]:
     """The rows of SIZES for each tokenizer; bytes per token are of text, without control tokens."""
     rows = []
     for name, tokenizer, tokens in views:
@@ -153,20 +136,20 @@ def sizes(views: Sequence[Tokenization]) -> Sequence[Sequence[str]]:
     return rows
 
 
-def print_views(views: Sequence[Tokenization], counts: Sequence[Sequence[str]]) -> None:
-    columns = shutil.get_terminal_size().columns
-    lines: list[StyledLine] = []
-    for view in views:
-        lines += [[("bold", view.name)]] if len(views) > 1 else []
-        lines += [legend(view.tokens), []] if view.is_conversation else []
-        lines += grid(view.tokens, columns)
-    print_lines([*lines, *aligned("Tokenizers", SIZES, counts)], sys.stdout)
+def print_views(content: TextOrConversation, views: Sequence[View]) -> None:
+    columns, lines = shutil.get_terminal_size().columns, list[StyledLine]()
+    for name, _, tokens in views:
+        lines += [[("bold", name)]] if len(views) > 1 else []
+        lines += [] if isinstance(content, str) else [legend(tokens), []]
+        lines += grid(tokens, columns)
+    print_lines([*lines, *aligned("Tokenizers", SIZES, sizes(views))], sys.stdout)
 
 
-def page(content: TextOrConversation, views: Sequence[Tokenization], counts: Sequence[Sequence[str]]) -> Html:
+def page(content: TextOrConversation, views: Sequence[View]) -> Html:
     """The same as a page, which for a text begins with the text itself."""
-    text = [tag("p", content, class_="answer", dir="auto")] if isinstance(content, str) else []
-    sections = (
-        section(view.name, (loss_mask_view if view.is_conversation else token_list)(view.tokens)) for view in views
+    is_text = isinstance(content, str)
+    text = [tag("p", content, class_="answer", dir="auto")] if is_text else []
+    sections = [section(name, (token_list if is_text else loss_mask_view)(tokens)) for name, _, tokens in views]
+    return document(
+        "chatmill show", *text, *sections, section("Side by side", table("Tokenizers", SIZES, sizes(views)))
     )
-    return document("chatmill show", *text, *sections, section("Side by side", table("Tokenizers", SIZES, counts)))

@@ -4,10 +4,11 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from typing import TypeVar
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import create_app_session
@@ -31,6 +32,9 @@ from chatmill.pipeline.processes import USER_ERRORS, error_line
 
 if sys.platform != "win32":
     import termios
+    from tty import LFLAG
+
+Number = TypeVar("Number", int, float)
 
 
 @contextmanager
@@ -44,8 +48,9 @@ def use_terminal() -> Iterator[None]:
     with create_app_session(input=terminal, output=output), terminal.raw_mode():
         # Keys that are typed during an answer are not echoed, but kept for the next prompt; Ctrl-C remains a signal.
         if sys.platform != "win32":
-            iflag, oflag, cflag, lflag, *others = termios.tcgetattr(terminal.fileno())
-            termios.tcsetattr(terminal.fileno(), termios.TCSANOW, [iflag, oflag, cflag, lflag | termios.ISIG, *others])
+            attributes = termios.tcgetattr(terminal.fileno())
+            attributes[LFLAG] |= termios.ISIG
+            termios.tcsetattr(terminal.fileno(), termios.TCSANOW, attributes)
         yield
 
 
@@ -65,31 +70,27 @@ def chat_loop(chat: TerminalChat, first_prompt: str | None = None) -> None:
     if chat.show_notices:
         notify("/help for help, Ctrl-D to leave", dim=True)
     if first_prompt is not None:
-        _respond(chat.ask, first_prompt)
+        _respond(chat, f"/{first_prompt}" if first_prompt.startswith("/") else first_prompt)
     with suppress(EOFError):
         while True:
-            _take_turn(chat, editor)
+            try:
+                text = editor.prompt()
+            except KeyboardInterrupt:
+                if not editor.default_buffer.text:
+                    notify("Ctrl-D or /bye leaves")
+            else:
+                _respond(chat, text.strip("\n").rstrip())
     if chat.transcript and chat.transcript.is_created:
         notify(f"saved to {chat.transcript.path}")
 
 
-def _take_turn(chat: TerminalChat, editor: PromptSession[str]) -> None:
-    """Read a line and respond to it. Raises EOFError where the user leaves."""
+def _respond(chat: TerminalChat, text: str) -> None:
+    """Run a command, or answer a message. Raises EOFError where the user leaves."""
     try:
-        text = editor.prompt().strip("\n").rstrip()
-    except KeyboardInterrupt:
-        if not editor.default_buffer.text:
-            notify("Ctrl-D or /bye leaves")
-        return
-    if text.startswith("/") and not text.startswith("//"):
-        _respond(lambda line: run_command(chat, line), text)
-    else:
-        _respond(chat.ask, text.removeprefix("/"))
-
-
-def _respond(respond: Callable[[str], None], text: str) -> None:
-    try:
-        respond(text)
+        if text.startswith("/") and not text.startswith("//"):
+            run_command(chat, text)
+        else:
+            chat.ask(text.removeprefix("/"))
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # the reader of stdout has exited
@@ -217,28 +218,25 @@ def _change_settings(session: ChatSession, argument: str) -> None:
     name = name.replace("-", "_")
     if name and name not in SETTINGS:
         raise ValueError(f"unknown setting {name!r}: expected one of {', '.join(SETTINGS)}")
-    if value:
-        _change_setting(session, name, value[0])
+    for text in value:
+        if name == "stop":
+            session.stop = () if text == EMPTY else (unescaped(text),)
+        elif name == "max_tokens":
+            session.max_tokens = check_positive(name, _number(name, text, int))
+        else:
+            kind = type(getattr(session.sampling, name))
+            session.sampling = replace(session.sampling, **{name: _number(name, text, kind)})
     values = asdict(session.sampling) | {"max_tokens": session.max_tokens}
     values["stop"] = ", ".join(map(repr, session.stop)) or EMPTY
     for one in [name] if name else SETTINGS:
         notify(f"{one:<18} {values[one]}")
 
 
-def _change_setting(session: ChatSession, name: str, text: str) -> None:
-    """Raises ValueError for a value that is no number, or out of range."""
-    if name == "stop":
-        session.stop = () if text == EMPTY else (unescaped(text),)
-        return
-    is_whole = name == "max_tokens" or isinstance(getattr(session.sampling, name), int)
+def _number(name: str, text: str, kind: type[Number]) -> Number:
     try:
-        value = int(text) if is_whole else float(text)
+        return kind(text)
     except ValueError as error:
-        raise ValueError(f"{name}: expected {'an integer' if is_whole else 'a number'}, got {text!r}") from error
-    if name == "max_tokens":
-        session.max_tokens = check_positive(name, int(value))
-    else:
-        session.sampling = replace(session.sampling, **{name: value})
+        raise ValueError(f"{name}: expected {'an integer' if kind is int else 'a number'}, got {text!r}") from error
 
 
 def _regenerate(chat: TerminalChat) -> None:

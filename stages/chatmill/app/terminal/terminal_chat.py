@@ -11,14 +11,17 @@ training data.
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.terminal.text import WordWrap, format_duration, format_size, notify, plural, printable
+from chatmill.app.terminal.text import WordWrap, format_size, notify, plural, printable
+from chatmill.app.terminal.tokens import show_tokens
 from chatmill.conversation import Conversation, Message
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
@@ -89,22 +92,16 @@ def _entries(message: Message) -> Iterator[dict[str, Any]]:
             yield {"role": "tool", "content": part.text}
 
 
+@dataclass
 class TerminalChat:
     """A chat session in the terminal, which prints statistics after each answer and, if `verbose`, its tokens."""
 
-    def __init__(
-        self,
-        session: ChatSession,
-        transcript: Transcript | None = None,
-        *,
-        show_notices: bool = True,
-        verbose: bool = False,
-    ) -> None:
-        self.session, self.transcript = session, transcript
-        self.show_notices, self.verbose = show_notices, verbose
+    session: ChatSession
+    transcript: Transcript | None = None
+    show_notices: bool = True
+    verbose: bool = False
 
     def ask(self, question: str) -> None:
-        """Answer a question, as `show_answer` does. Raises ValueError also where it is not valid Unicode."""
         check_text(question)
         self.show_answer(self.session.ask(question))
 
@@ -114,11 +111,11 @@ class TerminalChat:
         Raises what the generator raises, and KeyboardInterrupt; the text generated until then is saved.
         """
         num_dropped, shown = self.session.num_dropped, ""
-        wrapped = WordWrap() if sys.stdout.isatty() else None
+        wrap, columns = WordWrap() if sys.stdout.isatty() else None, shutil.get_terminal_size().columns
         try:
             with closing(answer):
                 for shown in answer:
-                    print(wrapped.feed(printable(shown)) if wrapped else shown, end="", flush=True)
+                    print(wrap.feed(printable(shown), columns) if wrap else shown, end="", flush=True)
         except (KeyboardInterrupt, ValueError, MemoryError) as error:
             if shown:
                 print(flush=True)
@@ -156,8 +153,6 @@ class TerminalChat:
             context = f"the context of {session.engine.context:,} tokens"
             notify(f"the {session.num_dropped} oldest messages no longer fit into {context} and were dropped")
         if self.verbose:
-            from chatmill.app.terminal.tokens import show_tokens  # most answers are shown without
-
             show_tokens(session)
         if self.show_notices and session.answer_stats:
             notify(f"[{format_stats(session.answer_stats, session)}]", dim=True)
@@ -168,14 +163,10 @@ def format_stats(stats: AnswerStats, session: ChatSession) -> str:
     parts = [plural(stats.tokens, "token")]
     if stats.tokens > 1:
         parts.append(f"{stats.tokens_per_second:,.1f} tokens/s")
-    parts += [f"first after {format_duration(stats.first_token)}", f"context {used:,} of {context:,}"]
-    return ", ".join(parts if stats.stopped else [*parts, cut_off(stats, session)])
-
-
-def cut_off(stats: AnswerStats, session: ChatSession) -> str:
-    """Why an answer ends before it is complete."""
-    full = stats.prompt_tokens + stats.tokens >= session.engine.context
-    return "cut off: the context is full" if full else f"cut off at max_tokens {session.max_tokens:,}"
+    parts += [f"first after {1000 * stats.first_token:.0f} ms", f"context {used:,} of {context:,}"]
+    if not stats.stopped:
+        parts.append(f"cut off: {'the context is full' if used >= context else f'max_tokens {session.max_tokens:,}'}")
+    return ", ".join(parts)
 
 
 def describe_session(session: ChatSession) -> str:

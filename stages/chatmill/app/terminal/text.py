@@ -2,9 +2,8 @@
 
 import os
 import re
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TextIO
 
@@ -19,10 +18,6 @@ def format_size(num_bytes: int) -> str:
         if num_bytes >= size:
             return f"{num_bytes / size:.1f} {unit}"
     return f"{num_bytes} bytes"
-
-
-def format_duration(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def plural(number: int, noun: str) -> str:
@@ -43,19 +38,16 @@ def printable(text: str) -> str:
 
 
 class WordWrap:
-    """Breaks the lines of a text between words while it is printed in parts.
+    """Breaks the lines of a text between words while it is printed in parts."""
 
-    `columns` is asked for the width of the terminal, which may change meanwhile. The last column stays free: what a
-    cursor beyond it does differs between terminals.
-    """
+    _line = ""  # the last line, as far as it is printed
 
-    def __init__(self, columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns) -> None:
-        self._columns, self._line = columns, ""
+    def feed(self, text: str, columns: int) -> str:
+        """What to print for the next part of a text, which has no control characters but tabs and newlines.
 
-    def feed(self, text: str) -> str:
-        """What to print for the next part of a text, which has no control characters but tabs and newlines."""
-        limit = max(1, self._columns() - 1)
-        return "".join(self._place(character, limit) for character in text)
+        The last column stays free: what a cursor beyond it does differs between terminals.
+        """
+        return "".join(self._place(character, max(1, columns - 1)) for character in text)
 
     def _place(self, character: str, limit: int) -> str:
         if character == "\n":
@@ -116,16 +108,15 @@ def aligned(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 def print_lines(lines: Iterable[StyledLine], stream: TextIO) -> None:
     """Print lines, in colour where the stream is a terminal and NO_COLOR is not set."""
-    if stream.isatty():
-        from prompt_toolkit.formatted_text import FormattedText  # slow to import, and only colours need it
-        from prompt_toolkit.shortcuts import print_formatted_text
-
-        text = chain.from_iterable((*line, ("", "\n")) for line in lines)
-        print_formatted_text(FormattedText(text), end="", file=stream)
+    if not stream.isatty():
+        for line in lines:
+            print("".join(text for _, text in line).rstrip(), file=stream, flush=True)
         return
-    for line in lines:
-        print("".join(text for _, text in line).rstrip(), file=stream)
-    stream.flush()
+    from prompt_toolkit.formatted_text import FormattedText  # slow to import, and only colours need it
+    from prompt_toolkit.shortcuts import print_formatted_text
+
+    text = chain.from_iterable((*line, ("", "\n")) for line in lines)
+    print_formatted_text(FormattedText(text), end="", file=stream)
 
 
 def notify(text: str, *, dim: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import exp
 
 from wcwidth import ljust, width
@@ -37,22 +37,18 @@ def grid(tokens: Sequence[Token], columns: int, labels: Sequence[str] | None = N
         rows[-1].append((f"{style} bold" if token.is_control else style, ljust(text, size), ljust(label, size), rule))
         used = full if token.content.endswith(b"\n") else used + size + 1
     for row in rows:
-        styles, texts, ids, rules = zip(*row, strict=True)
-        yield _spaced(zip(styles, texts, strict=True))
-        yield [("", " ".join(ids).rstrip())]
-        yield [("", " ".join(rules).rstrip())]
+        yield [part for style, text, *_ in row for part in ((style, text), ("", " "))][:-1]
+        yield [("", " ".join(label for *_, label, _ in row).rstrip())]
+        yield [("", " ".join(rule for *_, rule in row).rstrip())]
 
 
 def legend(tokens: Sequence[Token]) -> StyledLine:
     """The meaning of the rules and colours of a conversation, and the number of tokens of each."""
-    counts = {loss: sum(token.loss == loss for token in tokens) for loss in LOSS_NAMES}
-    return _spaced(
-        (LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {counts[loss]} ") for loss, name in LOSS_NAMES.items()
-    )
-
-
-def _spaced(fragments: Iterable[tuple[str, str]]) -> StyledLine:
-    return [part for fragment in fragments for part in (fragment, ("", " "))][:-1]
+    line: StyledLine = []
+    for loss, name in LOSS_NAMES.items():
+        count = sum(token.loss == loss for token in tokens)
+        line += [(LOSS_STYLES[loss], f" {f'{RULES[loss]} {name}'.strip()} {count} "), ("", " ")]
+    return line
 
 
 # Tokens in the terminal: those of a chat's latest exchange, and of a text.
