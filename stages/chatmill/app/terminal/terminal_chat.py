@@ -34,6 +34,8 @@ class Transcript:
     def __init__(self, name: str) -> None:
         """In a folder it is named by the time. Raises ValueError or OSError where it could not be written."""
         path = Path(os.path.expanduser(name))
+        if str(path).startswith("~"):
+            raise ValueError(f"{name}: no such home folder")
         if path.is_dir() or name.endswith("/"):
             path /= f"chat-{datetime.now():%Y%m%d-%H%M%S-%f}.jsonl"
         if path.exists():
