@@ -4,7 +4,9 @@ import argparse
 import os
 import stat
 import sys
+from contextlib import suppress
 from io import UnsupportedOperation
+from select import select
 
 from chatmill.app import arguments
 from chatmill.app.arguments import PROMPT_FILE_HELP, STDIN, join_prompt, read_text, unescaped
@@ -15,6 +17,7 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model, threads_for_chat
 from chatmill.inference.sampler import Sampling
 
+STDIN_WAIT_SECONDS = 1  # after which waiting for a silent pipe is reported
 EPILOG = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
@@ -101,4 +104,8 @@ def should_read_stdin(after_prompt: bool) -> bool:
     except UnsupportedOperation:  # a program that calls this one has replaced it
         return not after_prompt
     is_file = stat.S_ISREG(os.fstat(stream).st_mode)
+    if after_prompt and not is_file:
+        with suppress(OSError):  # select takes no pipes on Windows
+            if not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
+                notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
     return not (after_prompt and is_file and os.lseek(stream, 0, os.SEEK_CUR))  # else a shell loop is reading it
