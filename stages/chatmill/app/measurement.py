@@ -1,4 +1,7 @@
-"""Bits per byte of any model on any data, by the definitions of chatmill.evaluation.bits_per_byte."""
+"""Bits per byte of any model on any data, by the definitions of chatmill.evaluation.bits_per_byte.
+
+Shapes: N tokens of D documents, one after another.
+"""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -12,7 +15,7 @@ from chatmill.app.named_models import named_errors
 from chatmill.conversation import LossKind, Record, Segment
 from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
-from chatmill.engines.engine import Engine, as_memory_error
+from chatmill.engines.engine import as_memory_error
 from chatmill.evaluation.bits_per_byte import default_stride
 from chatmill.evaluation.corpus import BitsPerByte, Corpus
 from chatmill.evaluation.intervals import Interval, bits_interval
@@ -31,6 +34,7 @@ class ScoredDocument(NamedTuple):
 
 
 class Measurement(NamedTuple):
+    documents: Sequence[ScoredDocument]  # D, which the tokenizer can say as they are
     bits_per_byte: BitsPerByte
     by_file: dict[str, BitsPerByte]
     bytes: int  # of the scored text
@@ -38,8 +42,10 @@ class Measurement(NamedTuple):
     context: int  # tokens that the model reads at once
     stride: int  # tokens by which windows of longer documents move
     windowed_documents: list[str]  # places of these documents
-    left_out: list[str]  # places of documents that the tokenizer cannot say as they are
+    left_out: list[str]  # places of other documents
     tokens_per_second: float  # of all tokens, control tokens included
+    corpus: Corpus
+    nats: np.ndarray  # (N,)
     sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
 
@@ -70,32 +76,38 @@ def measure(
 ) -> Measurement:
     """Measure a model in windows of `context` tokens, by default its own context; they move by `stride`, half of that.
 
-    Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number.
+    Raises ValueError where the tokenizer is another model's, or a probability is 0 or not a number, and MemoryError
+    with the remedy where memory is used up.
     """
     engine = loaded.engine
-    is_said = [not any(map(loaded.tokenizer.lost, _texts_of(one.content))) for one in documents]
-    left_out = [one.place for one, said in zip(documents, is_said, strict=True) if not said]
-    documents = [one for one, said in zip(documents, is_said, strict=True) if said]
+    left_out = [one.place for one in documents if not can_say(loaded, one)]
+    documents = [one for one in documents if can_say(loaded, one)]
     if not documents:
-        raise ValueError(f"{left_out[0]}: the tokenizer cannot say some of its characters, nor of any other document")
+        raise ValueError("the tokenizer cannot say some characters of each document: expected other data")
     length = min(engine.context, max(2, MAX_WINDOW_LOGITS // engine.vocab_size)) if context is None else context
     if not 2 <= length <= engine.context:
         raise ValueError(f"context: expected 2 to {engine.context} tokens, got {length}")
     stride = default_stride(length) if stride is None else stride
-    corpus = encode_documents(documents, loaded)
+    corpus = _encode(documents, loaded)
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
         raise ValueError(
             f"the tokenizer gives ids up to {corpus.ids.max()}, but the model has logits for "
             f"{engine.vocab_size} tokens: the tokenizer is another model's"
         )
     start = time.monotonic()
-    nats = corpus_nats(engine, corpus, length, stride)
+    try:
+        nats = corpus.nats(length, make_scorer(engine), stride)
+    except (RuntimeError, MemoryError) as error:
+        if as_memory_error(error, engine.device) is None:
+            raise
+        raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
     seconds = time.monotonic() - start
     for document, document_nats in zip(documents, corpus.by_document(nats), strict=True):
         if not np.isfinite(document_nats).all():
             raise ValueError(f"{document.place}: the model's probability of this text is 0 or not a number")
     files = np.array([str(document.file) for document in documents])
     return Measurement(
+        documents,
         corpus.bits(nats),
         {file: corpus.bits(nats, documents=files == file) for file in dict.fromkeys(files.tolist())},
         int(corpus.num_bytes[corpus.is_scored].sum()),
@@ -105,6 +117,8 @@ def measure(
         [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
         left_out,
         len(corpus.ids) / max(seconds, 1e-9),
+        corpus,
+        nats,
         {"all": corpus.sums(nats, trained_only=False), "assistant": corpus.sums(nats, trained_only=True)},
     )
 
@@ -121,7 +135,12 @@ def difference(measurement: Measurement, other: Measurement, text: str) -> Inter
     return bits_interval(nats - other_nats, num_bytes) if np.array_equal(num_bytes, other_bytes) else None
 
 
-def encode_documents(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:
+def can_say(loaded: LoadedModel, document: ScoredDocument) -> bool:
+    """Whether the tokenizer has tokens for all characters of a document."""
+    return not any(map(loaded.tokenizer.lost, _texts_of(document.content)))
+
+
+def _encode(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:
     _, tokenizer, template, *_ = loaded
     scored = tuple(LossKind) if template.escapes else (LossKind.PROMPT, LossKind.TRAINED)
     segments = [_to_segments(document.content, template) for document in documents]
@@ -137,16 +156,6 @@ def _texts_of(content: TextOrConversation) -> Iterable[str]:
     if isinstance(content, str | Record):
         return [content if isinstance(content, str) else content.text]
     return (part.text for message in content for part in message.parts)
-
-
-def corpus_nats(engine: Engine, corpus: Corpus, length: int, stride: int) -> np.ndarray:
-    """(N,) the nats of each token. Raises MemoryError with the remedy where memory is used up."""
-    try:
-        return corpus.nats(length, make_scorer(engine), stride)
-    except (RuntimeError, MemoryError) as error:
-        if as_memory_error(error, engine.device) is None:
-            raise
-        raise MemoryError(f"out of memory on {engine.device}: lower --context, or use a smaller model") from error
 
 
 def _content_of(item: Example | Document | Reject) -> TextOrConversation:

@@ -1,6 +1,5 @@
 """Models by the names that users give them: paths, and experiments, branches, tags and commits of DVC."""
 
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,61 +45,42 @@ def find_or_fetch(name: str, folder: Path) -> Path:
         from dvc_data.index import DataIndexError
     except ImportError as error:
         raise ValueError(f"{name}: no such file or folder, and experiments require DVC: pip install dvc") from error
+    checkout = "" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then "
     try:
-        with _open_run(Repo, name) as repo:
+        with Repo(rev=None if name == WORKSPACE else name) as repo:
             files = DVCFileSystem(repo)
-            available = [output for output in MODEL_FOLDERS if files.isdir(output.as_posix())]
-            if not available:
-                missing = " or ".join(map(str, MODEL_FOLDERS))
-                raise ValueError(f"{name}: this run has no {missing}: run {rebuild_commands(name)}")
-            for output in available:
-                files.get(output.as_posix(), str(folder), recursive=True)
-                if not (folder / NO_EXPORT_FILE).exists():
-                    break
-                shutil.rmtree(folder)
+            for output in MODEL_FOLDERS:
+                if files.isdir(output.as_posix()):
+                    files.get(output.as_posix(), str(folder), recursive=True)
+                    if not (folder / NO_EXPORT_FILE).exists():
+                        return folder
+                    shutil.rmtree(folder)
     except (FileNotFoundError, DataIndexError) as error:
         raise ValueError(
             f"{name}: its model is neither in DVC's cache nor in a remote storage: push it from where it was trained "
-            f"(`dvc push`, `dvc exp push`), or rebuild it ({rebuild_commands(name)})"
+            f"(`dvc push`, `dvc exp push`), or rebuild it ({checkout}`dvc repro`)"
         ) from error
-    except DvcException as error:
+    except (DvcException, AttributeError) as error:  # the latter for a file or folder of a commit, such as HEAD:data
         remedy = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
-        if lacks_git(Path.cwd()):
+        if lacks_git():
             remedy = f"run {repro_commands()}"
         raise ValueError(
             f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
         ) from error
-    return folder
-
-
-def _open_run(repo_class: Any, name: str) -> Any:
-    """The repository as it was at a run. Raises ValueError for a file or folder of a commit, such as `HEAD:data`."""
-    try:
-        return repo_class(rev=None if name == WORKSPACE else name)
-    except AttributeError as error:  # DVC takes it for a commit
-        raise ValueError(
-            f"{name}: no commit, but a file or folder of one: name an experiment, branch or commit"
-        ) from error
-
-
-def rebuild_commands(name: str) -> str:
-    return "`dvc repro`" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`"
+    raise ValueError(f"{name}: this run has no {' or '.join(map(str, MODEL_FOLDERS))}: run {checkout}`dvc repro`")
 
 
 def repro_commands() -> str:
     """The commands that run the pipeline, in this folder or where they can."""
     if not Path("dvc.yaml").exists():
         return "`dvc repro` in the folder of a project"
-    start = "`git init && git add -A && git commit -m Start`, then " if lacks_git(Path.cwd()) else ""
-    return f"{start}`dvc repro`"
+    return "`git init && git add -A && git commit -m Start`, then `dvc repro`" if lacks_git() else "`dvc repro`"
 
 
-def lacks_git(folder: Path) -> bool:
-    """Whether a folder holds the project but lies in no git repository, as after unpacking a ZIP; DVC needs one."""
+def lacks_git() -> bool:
+    """Whether this folder holds the project but lies in no git repository, as after unpacking a ZIP; DVC needs one."""
+    folder = Path.cwd()
     return (folder / "dvc.yaml").exists() and not any((one / ".git").exists() for one in (folder, *folder.parents))
-
-
-# Models by the names that a user gives them, which the errors of a model have, too.
 
 
 @contextmanager
@@ -118,6 +98,7 @@ def load_named(name: str | Path, device: str = "auto", threads: int | None = Non
         try:
             return load_model(path, device, threads, **options)
         except USER_ERRORS as error:
-            message, given = error_line(error).replace(str(path), str(Path(name))), str(Path(name))
-            is_named = re.match(rf"{re.escape(given)}(/|: | )", message)
+            given = str(Path(name))
+            message = error_line(error).replace(str(path), given)
+            is_named = message.startswith((f"{given}/", f"{given}: ", f"{given} "))
             raise ValueError(message if is_named else f"{name}: {message}") from error

@@ -1,6 +1,7 @@
 """The runs of a DVC repository: as git lists them, their outputs, and a row for each on the page of runs."""
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -26,7 +27,7 @@ TIMEOUT_SECONDS = 30
 FILES = "params.yaml", "dvc.lock", "data/metrics/summary.json"
 BRANCHES, EXPERIMENTS = "refs/heads/", "refs/exps/"
 INTERNAL = ("celery", "exec", "temp", "apply")  # below EXPERIMENTS, where no run is
-_COMMITTED = re.compile(rb"^committer .* (\d+) [-+]\d+$", re.MULTILINE)
+MAX_EXPERIMENTS = 500  # that are listed, the latest
 
 
 class State(NamedTuple):
@@ -40,61 +41,58 @@ class State(NamedTuple):
     when: str | None = None  # committed, in local time
 
 
-def list_states(folder: Path, most: int) -> list[State]:
-    """The workspace, branches, and the latest `most` experiments, each with the commit that it was started from.
+def list_states(folder: Path) -> list[State]:
+    """The workspace, branches, and the latest experiments, each with the commit that it was started from.
 
     Raises ValueError where git cannot list them.
     """
     listing = ["for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", BRANCHES, EXPERIMENTS]
     branches: dict[str, str] = {}
     experiments = defaultdict[str, list[tuple[str, str]]](list)  # revision and name, by the commit before
+    remaining = MAX_EXPERIMENTS
     for line in run_git(folder, listing).decode("utf-8", "surrogateescape").splitlines():
         rev, name = line.split(" ", 1)
         parts = name.removeprefix(EXPERIMENTS).split("/", 2)  # refs/exps/AB/CDEF…/NAME
         if name.startswith(BRANCHES):
             branches[rev] = name.removeprefix(BRANCHES)
-        elif len(parts) == 3 and parts[0] not in INTERNAL and most > 0:
+        elif len(parts) == 3 and parts[0] not in INTERNAL and remaining > 0:
             experiments[parts[0] + parts[1]].append((rev, parts[2]))
-            most -= 1
+            remaining -= 1
     runs: list[tuple[str, str, str | None]] = []
     for rev in dict.fromkeys([*branches, *experiments]):
         runs.append((rev, "branch" if rev in branches else "commit", branches.get(rev)))
         runs += [(experiment, "experiment", name) for experiment, name in experiments[rev]]
     names = [name for rev, *_ in runs for name in (rev, *(f"{rev}:./{path}" for path in FILES))]
-    contents = iter(contents_of(folder, names))
+    contents = iter(_contents_of(folder, names))
     states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [_bytes_of(folder / path) for path in FILES])]
     for run in runs:
-        committed = _COMMITTED.search(next(contents, b""))
-        state = _state(*run, [next(contents, b"") for _ in FILES])
+        committed = re.search(rb"^committer .* (\d+) [-+]\d+$", next(contents), re.MULTILINE)
+        state = _state(*run, [next(contents) for _ in FILES])
         with suppress(ValueError, OverflowError, OSError):  # of a date that no clock has
             state = state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat())
         states.append(state)
     return states
 
 
-def contents_of(folder: Path, objects: list[str]) -> list[bytes]:
-    """The contents of git's objects, in their order; empty where one is missing. Raises ValueError where git fails."""
-    stream, contents, place = run_git(folder, ["cat-file", "--batch"], "\n".join([*objects, ""]).encode()), [], 0
-    while place < len(stream):
-        start = stream.index(b"\n", place) + 1
-        head = stream[place : start - 1]
-        size = -1 if head.endswith(b" missing") else int(head.rpartition(b" ")[2])
-        contents.append(stream[start : start + max(0, size)])
-        place = start + size + 1
+def _contents_of(folder: Path, objects: list[str]) -> list[bytes]:
+    """The contents of git's objects; empty where one is missing."""
+    stream = io.BytesIO(run_git(folder, ["cat-file", "--batch"], "\n".join([*objects, ""]).encode()))
+    contents = []
+    for _ in objects:
+        size = stream.readline().split()[-1]  # of `SHA TYPE SIZE`, or `NAME missing`
+        contents.append(b"" if size == b"missing" else stream.read(int(size) + 1)[:-1])
     return contents
 
 
 def _state(rev: str, kind: str, label: str | None, files: Iterable[bytes]) -> State:
-    """A state, given the contents of FILES; of a damaged lock nothing is known."""
+    """A state, given the contents of FILES; of a damaged lock not all is known."""
     parameters, lock, summary = map(parse_mapping, files)
-    deps, outs = dict[str, str](), dict[str, str]()
-    try:
-        for stage in (lock.get("stages") or {}).values():
-            deps |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get("deps") or []}
-            outs |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get("outs") or []}
-    except (AttributeError, KeyError, TypeError):
-        return State(rev, kind, label, parameters, summary, {}, {})
-    return State(rev, kind, label, parameters, summary, deps, outs)
+    md5s: dict[str, dict[str, str]] = {"deps": {}, "outs": {}}
+    with suppress(AttributeError, KeyError, TypeError):
+        for stage in lock["stages"].values():
+            for entries, found in md5s.items():
+                found |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get(entries) or []}
+    return State(rev, kind, label, parameters, summary, **md5s)
 
 
 def _bytes_of(file: Path) -> bytes:
@@ -115,7 +113,6 @@ def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
 
 # Their outputs, which are read without changing the workspace.
 
-WEIGHTS, CONFIG_FILE = "model.safetensors", "config.json"
 OBJECT = re.compile(r"[0-9a-f]{32}(\.dir)?")  # of DVC's cache
 
 
@@ -144,9 +141,8 @@ class RunFiles:
         folder = self._root / output
         if run.rev == WORKSPACE and folder.is_dir():
             return {file.name: file for file in folder.iterdir() if file.is_file()}
-        digest = run.outs.get(output.as_posix()) or ""
         try:
-            entries = json.loads(self._cache_path(digest).read_bytes()) if digest.endswith(".dir") else []
+            entries = json.loads(self._cache_path(run.outs.get(output.as_posix())).read_bytes())
             files = {entry["relpath"]: self._cache_path(entry["md5"]) for entry in entries}
         except (OSError, ValueError, TypeError, KeyError):
             return {}
@@ -162,8 +158,8 @@ class RunFiles:
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
     """Depth, vocabulary, parameters and steps of a model, read from its files; empty if they cannot be read."""
     try:
-        config = json.loads(model[CONFIG_FILE].read_bytes())
-        with safe_open(model[WEIGHTS], framework="numpy") as weights:
+        config = json.loads(model["config.json"].read_bytes())
+        with safe_open(model["model.safetensors"], framework="numpy") as weights:
             parameters = sum(prod(weights.get_slice(name).get_shape()) for name in weights.keys())  # noqa: SIM118
         shape = {"depth": config["num_hidden_layers"], "vocabulary": config["vocab_size"], "parameters": parameters}
         steps = get_nested(config, "chatmill", "steps")
@@ -179,16 +175,15 @@ CURVE, REPORT = Path("data/metrics/train.tsv"), Path("data/report")
 SHORT = 7  # digits of a revision
 SEED, CODE_AND_DATA = "train_model.seed", "code and data"
 INPUTS = ("stages/", "data/raw/")
-OF_STATE = {"kind", "label", "rev", "when", "is_copy", "depth", "steps"}  # what two rows of one run may differ in
-FIGURES = {  # of a row, by their names in summary.json
-    "bits_per_byte": "bits_per_byte",
-    "bits_per_byte_answers": "bits_per_byte_of_answers",
-    "skills": "skills",
-    "skills_held_back": "skills_held_back",
-    "verbatim": "verbatim",
-    "bytes_per_token": "bytes_per_token",
-    "model_mb": "graph_megabytes",
-}
+FIGURES = (  # of summary.json
+    "bits_per_byte",
+    "bits_per_byte_answers",
+    "skills",
+    "skills_held_back",
+    "verbatim",
+    "bytes_per_token",
+    "model_mb",
+)
 
 RunRow = dict[str, Any]
 
@@ -196,34 +191,31 @@ RunRow = dict[str, Any]
 def run_rows(states: Sequence[State], folder: Path, files: RunFiles) -> list[RunRow]:
     """All runs, the workspace first, then the latest first; a `name` is unique and not a path in the folder."""
     rows = [run_row(state, files) for state in states]
-    if states[0].rev == WORKSPACE and is_unchanged(states[0], files):
-        mark_copies(states, rows)
+    mark_copies(states, rows, files)
     tell_apart(rows, list(map(settings_of, states)))
-    name_rows(rows, folder)
+    labels = Counter(run["label"] for run in rows)
+    for run in rows:
+        label = [run["label"]] if labels[run["label"]] == 1 else []
+        names = (*label, run["rev"][:SHORT], run["rev"])
+        is_workspace = run["rev"] == WORKSPACE
+        run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
     for run in rows:
         run["other_seeds"] = [other["rev"] for other in other_seeds([run], rows)]
     return rows
 
 
-def is_unchanged(workspace: State, files: RunFiles) -> bool:
-    """Whether the workspace has the curve and times that its dvc.lock names: a run that grows has others."""
-    for output in CURVE, BENCHMARK:
+def mark_copies(states: Sequence[State], rows: Sequence[RunRow], files: RunFiles) -> None:
+    """Of the workspace, which is first, and each run with its files one is a copy: the one without a model, if any."""
+    workspace, own = states[0], rows[0]
+    for output in CURVE, BENCHMARK:  # a run that grows has others than its dvc.lock names
         content = _bytes_of(files.file(workspace, output))
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if content and digest != workspace.outs.get(output.as_posix()):
-            return False
-    return True
-
-
-def mark_copies(states: Sequence[State], rows: Sequence[RunRow]) -> None:
-    """Of the workspace, which is first, and each run with its files one is a copy: the other has all outputs here."""
-    own = rows[0]
+            return
     for state, run in zip(states[1:], rows[1:], strict=True):
-        if state[3:-1] == states[0][3:-1]:
-            differing = [key for key in own.keys() - OF_STATE if own[key] != run[key]]
-            if all(run[key] in (None, False) for key in differing):
-                (run if differing else own)["is_copy"] = True
+        if state[3:-1] == workspace[3:-1]:
+            (run if own["model"] and not run["model"] else own)["is_copy"] = True
 
 
 def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]:
@@ -238,16 +230,6 @@ def other_seeds(known: Sequence[RunRow], rows: Iterable[RunRow]) -> list[RunRow]
     return others
 
 
-def name_rows(rows: Sequence[RunRow], folder: Path) -> None:
-    """Name each run by its label if that is unique, else by its short or full revision."""
-    labels = Counter(run["label"] for run in rows)
-    for run in rows:
-        label = [run["label"]] if labels[run["label"]] == 1 else []
-        names = (*label, run["rev"][:SHORT], run["rev"])
-        is_workspace = run["rev"] == WORKSPACE
-        run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
-
-
 def tell_apart(rows: Sequence[RunRow], settings: Sequence[dict[str, str]]) -> None:
     """Give each run what it differs in from most, and a group: runs that differ by their seed alone."""
     common = {
@@ -257,8 +239,7 @@ def tell_apart(rows: Sequence[RunRow], settings: Sequence[dict[str, str]]) -> No
     for run, found in zip(rows, settings, strict=True):
         run["seed"] = found.pop(SEED, None)
         run["differs"] = {key: value for key, value in found.items() if value != common[key]}
-        identity = json.dumps(sorted(found.items()))
-        run["group"] = hashlib.sha256(identity.encode()).hexdigest()[:12] if found else None
+        run["group"] = _digest(sorted(found.items())) if found else None
 
 
 def settings_of(state: State) -> dict[str, str]:
@@ -266,7 +247,11 @@ def settings_of(state: State) -> dict[str, str]:
     if not state.params:
         return {}
     inputs = sorted((path, digest) for path, digest in state.deps.items() if path.startswith(INPUTS))
-    return dict(dotted(state.params)) | {CODE_AND_DATA: hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:7]}
+    return dict(dotted(state.params)) | {CODE_AND_DATA: _digest(inputs)[:7]}
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 
 def run_row(state: State, files: RunFiles) -> RunRow:
@@ -300,7 +285,7 @@ def run_metrics(summary: Metrics, benchmark: Metrics) -> RunRow:
     processor, _, _ = str(get_nested(summary, "processor")).partition(",")
     timing = f"{engine}, {get_nested(benchmark, 'machine', 'threads')} threads, {processor}"
     return {
-        **{figure: finite_number(summary.get(name)) for name, figure in FIGURES.items()},
+        **{figure: finite_number(summary.get(figure)) for figure in FIGURES},
         "milliseconds_per_token": finite_number(milliseconds),
         "engine": engine,
         "timing": engine and valid_text(timing),
@@ -314,19 +299,15 @@ def finite_number(value: Any) -> float | None:
 
 # The runs of a repository that differ from a given one by their seed alone.
 
-MAX_EXPERIMENTS = 500
-
 
 def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
     """Each side with the runs of other seeds that the repository has, one for each seed, if their model is here.
 
     Raises ValueError for a side that is no run of the repository, and for two that differ by their seed alone.
     """
-    rows = run_rows(list_states(folder, MAX_EXPERIMENTS), folder, RunFiles(folder))
+    rows = run_rows(list_states(folder), folder, RunFiles(folder))
     found = [[_row(name, rows, folder) for name in side] for side in sides]
-    groups = [side[0]["group"] for side in found]
-    if None in groups:
-        raise ValueError(f"{sides[groups.index(None)][0]}: its params.yaml cannot be read: compare it without --seeds")
+    groups = [side[0]["group"] for side in found if side[0]["group"]]
     if len({*groups}) < len(groups):
         raise ValueError("two of the sides differ by their seed alone: compare them without --seeds")
     return [
@@ -334,12 +315,13 @@ def add_seeds(sides: Sequence[Sequence[str]], folder: Path) -> list[list[str]]:
     ]
 
 
-def _row(name: str, rows: Sequence[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    if named := [run for run in rows if name in (run["name"], run["rev"])]:
-        return named[0]
+def _row(name: str, rows: Sequence[RunRow], folder: Path) -> RunRow:
+    revision = name
     try:
-        revision = run_git(folder, ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"])
-        return next(run for run in rows if run["rev"] == revision.decode().strip())
+        if not any(name == run["name"] for run in rows):
+            command = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"]
+            revision = run_git(folder, command).decode().strip()
+        return next(run for run in rows if revision in (run["name"], run["rev"]))
     except (ValueError, StopIteration) as error:
         message = "expected an experiment or branch, whose other seeds are searched: compare paths without --seeds"
         raise ValueError(f"{name}: {message}") from error

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import Comparison, ModelAnswer, answer_nats, compare_answers, notes
+from chatmill.app.commands.compare import answer_nats, compare_answers
 from chatmill.app.named_models import find_or_fetch
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
 from chatmill.inference.chat_session import ChatSession
@@ -81,15 +81,13 @@ def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
 
 def test_a_problem_of_one_model_leaves_the_others_their_answers():
     small = session("never said", context=40, max_tokens=4)
+    small.engine.logit = math.nan
     comparison = compare_answers("x" * 30, [small, session("y")])
-    assert list(notes(comparison)) == ["– answer of B under A: 51 tokens do not fit"]
+    problem = "answer: the model's probability of this text is 0 or not a number"
+    assert comparison.notes() == [f"– answer of B under A: {problem}"]
     assert comparison.answers[0].error.startswith("the message takes 50 tokens")
     assert comparison.answers[1].message.text == "y"
-    assert comparison.nats == [["no answer", "no answer"], ["51 tokens do not fit", pytest.approx(BITS * math.log(2))]]
-
-
-def comparison(nats, num_bytes, timings=(None, None)):
-    return Comparison("Hi", [ModelAnswer(stats=timing) for timing in timings], nats, num_bytes)
+    assert comparison.nats == [["no answer", "no answer"], [problem, pytest.approx(BITS * math.log(2))]]
 
 
 @pytest.fixture(scope="module")
@@ -215,10 +213,7 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
             "with-markers",
             r"^with-markers: no such file or folder, and no experiment.*unknown Git revision 'with-markers'",
         ),
-        (
-            "HEAD^{tree}",
-            r"^HEAD\^{tree}: no commit, but a file or folder of one: name an experiment, branch or commit$",
-        ),
+        ("HEAD^{tree}", r"^HEAD\^{tree}: no such file or folder, and no experiment.*: `dvc exp list"),
         ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc exp apply HEAD~1` or"),
     ],
 )

@@ -79,10 +79,10 @@ def test_workspace_branches_and_experiments_of_all_commits_are_listed(listed):
 
 def test_a_run_has_the_figures_that_it_measured(listed):
     run = listed.rows["late"]
-    assert (run["bits_per_byte"], run["bits_per_byte_of_answers"]) == (1.5, 1.5)
+    assert (run["bits_per_byte"], run["bits_per_byte_answers"]) == (1.5, 1.5)
     assert (run["skills"], run["skills_held_back"], run["bytes_per_token"]) == (0.5, 0.25, 3.0)
     assert (run["milliseconds_per_token"], run["engine"]) == (0.5, "onnx, prompt of 128")
-    assert (run["graph_megabytes"], run["verbatim"]) == (7.5, 0.0625)
+    assert (run["model_mb"], run["verbatim"]) == (7.5, 0.0625)
     assert (run["tokenizer"], run["steps"], run["batch_size"]) == ("byte", 40, 1024)
 
 

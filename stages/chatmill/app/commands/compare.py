@@ -12,28 +12,27 @@ import json
 import shutil
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from statistics import median
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from chatmill.app import arguments
 from chatmill.app.arguments import PROMPT_FILE_HELP, check_positive, join_prompt, read_text
+from chatmill.app.measurement import ScoredDocument, measure
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.runs import add_seeds
 from chatmill.app.terminal.terminal_chat import describe_session, device_name
 from chatmill.app.terminal.text import StyledLine, aligned, columns, notify, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import LIMIT, Run
-from chatmill.app.verdict.views import compare_sides, runs_of
-from chatmill.conversation import LossKind, Message
+from chatmill.app.verdict.verdict import LIMIT, judge, measure_runs
+from chatmill.conversation import Message
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.encoded.token_files import read_meta
-from chatmill.evaluation.bits_per_byte import bits_per_byte, nats_of_logits
+from chatmill.evaluation.bits_per_byte import bits_per_byte
 from chatmill.inference.chat_session import TOOL_TOKENS, AnswerStats, ChatSession
+from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import number
 
@@ -64,6 +63,15 @@ class Comparison(NamedTuple):
             for row, size in zip(self.nats, self.num_bytes, strict=True)
         ]
 
+    def notes(self) -> list[str]:
+        """Which answers could not be scored under which models, and why."""
+        return [
+            f"– answer of {letter} under {model}: {problem}"
+            for letter, answer, row in zip(ascii_uppercase, self.answers, self.nats, strict=False)
+            for model, problem in zip(ascii_uppercase, row, strict=False)
+            if isinstance(problem, str) and not answer.error  # which is shown in the answer's place
+        ]
+
 
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Generate an answer with every model, and score every answer under every model."""
@@ -73,7 +81,7 @@ def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
         scored = [Message.from_text("assistant", message.text) for message in scored]
     num_bytes = [sum(len(part.text.encode()) for part in one.parts if part.kind != "output") for one in scored]
     nats = [
-        [(answer.error and "no answer") or nats_or_error(session, prompt, message) for session in sessions]
+        [(answer.error and "no answer") or answer_nats(session, prompt, message) for session in sessions]
         for answer, message in zip(answers, scored, strict=True)
     ]
     return Comparison(prompt, answers, nats, num_bytes)
@@ -94,55 +102,30 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
     return ModelAnswer(session.conversation[-1], session.answer_stats)
 
 
-def nats_or_error(session: ChatSession, prompt: str, message: Message) -> float | str:
+def answer_nats(session: ChatSession, prompt: str, message: Message) -> float | str:
+    """The nats of an answer's text and calls after a prompt, or why there are none."""
+    system = [Message.from_text("system", session.system)] if session.system else []
+    conversation = [*system, Message.from_text("user", prompt), message]
+    loaded = LoadedModel(session.engine, session.tokenizer, session.template, frozenset())
     try:
-        return answer_nats(session, prompt, message)
+        nats, _ = measure(loaded, [ScoredDocument(Path(), "answer", conversation)]).sums["assistant"]
+        return float(nats.sum())
     except USER_ERRORS as error:
         return error_line(error)
 
 
-def answer_nats(session: ChatSession, prompt: str, message: Message) -> float:
-    """The nats of an answer's text and calls after a prompt. Raises ValueError where it has none, or infinite ones."""
-    if not any(part.text for part in message.parts if part.kind != "output"):
-        raise ValueError("no text")
-    system = [Message.from_text("system", session.system)] if session.system else []
-    prompt_ids, _ = session.tokenizer.encode_segments(
-        session.template.prompt([*system, Message.from_text("user", prompt)])
-    )
-    answer_ids, losses = session.tokenizer.encode_segments(session.template.answer(message))
-    logits = session.engine.sequence_logits([*prompt_ids, *answer_ids])[len(prompt_ids) - 1 :]
-    with np.errstate(invalid="ignore"):
-        nats = nats_of_logits(logits, np.array([prompt_ids[-1], *answer_ids]))
-    total = float(nats[(np.array(losses) == LossKind.TRAINED) & session.tokenizer.is_text[answer_ids]].sum())
-    if not np.isfinite(total):
-        raise ValueError("the model's probability of this text is 0 or not a number")
-    return total
-
-
-def pooled_bits_per_byte(comparisons: Iterable[Comparison]) -> BitsMatrix:
+def pooled_bits_per_byte(comparisons: Sequence[Comparison]) -> BitsMatrix:
     """Bits per byte over all prompts: nats and bytes are summed before they are divided.
 
     An answer that one of the models could not score is left out under all, so that the texts of a row are the same.
     """
-    by_answer = zip(*(zip(one.nats, one.num_bytes, strict=True) for one in comparisons), strict=True)
+    models = range(len(comparisons[0].answers))
     result = []
-    for rows in by_answer:
-        complete = [(nats, size) for nats, size in rows if not any(isinstance(value, str) for value in nats)]
-        total = sum(size for _, size in complete)
-        sums = np.sum([nats for nats, _ in complete], axis=0) if complete else np.zeros(len(rows[0][0]))
-        result.append([bits_per_byte(float(nats), total) for nats in sums])
-    return result
-
-
-def speeds(comparisons: Sequence[Comparison]) -> list[dict[str, float | None]]:
-    """How fast each model was: the median seconds to the first token, and then the rate; None for too few tokens."""
-    result = []
-    for answers in zip(*(one.answers for one in comparisons), strict=True):
-        timings = [answer.stats for answer in answers if answer.stats and answer.stats.tokens]
-        tokens = sum(timing.tokens - 1 for timing in timings)
-        seconds = sum(timing.seconds - timing.first_token for timing in timings)
-        first = median(timing.first_token for timing in timings) if timings else None
-        result.append({"first_token": first, "tokens_per_second": tokens / seconds if seconds > 0 else None})
+    for row in models:
+        scored = [one for one in comparisons if not any(isinstance(nats, str) for nats in one.nats[row])]
+        size = sum(one.num_bytes[row] for one in scored)
+        sums = [sum(float(one.nats[row][column]) for one in scored) for column in models]
+        result.append([bits_per_byte(nats, size) for nats in sums])
     return result
 
 
@@ -184,47 +167,46 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"--{given[0]}: expected --data FILE as well")
     prompts = read_prompts(options)
     sessions = open_sessions(options)
-    if options.json:
-        print(json.dumps(as_json(options.models, sessions, [compare_answers(prompt, sessions) for prompt in prompts])))
-        return
-    width, comparisons = shutil.get_terminal_size().columns, []
-    headings = [f"{letter} {name}" for letter, name in zip(ascii_uppercase, options.models, strict=False)]
+    comparisons = []
     for prompt in prompts:
         comparisons.append(compare_answers(prompt, sessions))
-        print_lines([*comparison_lines(comparisons[-1], headings, width), []], sys.stdout)
-    print_lines(summary(comparisons), sys.stdout)
+        if not options.json:
+            print_lines(comparison_lines(comparisons[-1], options.models), sys.stdout)
+    if options.json:
+        print(json.dumps(as_json(options.models, sessions, comparisons)))
+    elif len(comparisons) > 1:
+        bits = pooled_bits_per_byte(comparisons)
+        print_lines(bits_table(f"Bits per byte, all {len(comparisons)} prompts", bits), sys.stdout)
 
 
 def run_on_data(options: argparse.Namespace) -> None:
     if options.prompt or options.prompt_file or options.prompt_list:
         raise ValueError("expected either --data, or prompts")
-    if options.limit is not None:
-        check_positive("--limit", options.limit)
+    limit = LIMIT if options.limit is None else check_positive("--limit", options.limit)
     file = options.html
     if file and (file.is_dir() or not file.absolute().parent.is_dir()):  # known before the models are measured
         raise ValueError(f"--html: expected a file in a folder that exists, got {file}")
     if options.tokens:
         read_meta(options.tokens)
-    sides = list(map(runs_of, options.models))
+    sides = [[name] if Path(name).exists() else list(map(str.strip, name.split(","))) for name in options.models]
+    if not all(chain(*sides)):
+        raise ValueError(f"{' '.join(options.models)}: expected names of runs with commas between")
     if options.seeds:
         sides = add_seeds(sides, Path.cwd())
         for name, side in zip(options.models, sides, strict=True):
             notify(f"{name}: {plural(len(side), 'seed')}: {', '.join(side)}")
-    settings = options.format, options.limit or LIMIT, options.tokens, options.device, options.threads
-    verdict = compare_sides(sides, notify_of_run, options.data, *settings)
+    runs = {}
+    for one in measure_runs([*chain(*sides)], options.data, options.format, limit, options.device, options.threads):
+        runs[one.name], engine = one, one.loaded.engine
+        counts = f"{plural(len(one.text.documents), 'document')} and {plural(len(one.correct), 'exercise')}"
+        notify(f"{one.name}: {engine.name} on {device_name(engine)}: {counts}")
+    verdict = judge([[runs[name] for name in side] for side in sides], options.tokens)
     if file:
         file.write_text(views.page(verdict), encoding="utf-8")
     if options.json:
-        print(json.dumps(views.as_json(verdict)))
+        print(json.dumps(verdict))
     else:
         print_lines(views.terminal_lines(verdict, shutil.get_terminal_size().columns), sys.stdout)
-
-
-def notify_of_run(run: Run) -> None:
-    engine = run.loaded.engine
-    documents = len(run.text.sums["all"][0])
-    counts = f"{plural(documents, 'document')} and {plural(len(run.correct), 'exercise')}"
-    notify(f"{run.name}: {engine.name} on {device_name(engine)}: {counts}")
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:
@@ -255,12 +237,15 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
     return sessions
 
 
-def comparison_lines(comparison: Comparison, headings: Sequence[str], width: int) -> Iterator[StyledLine]:
+def comparison_lines(comparison: Comparison, names: Sequence[str]) -> Iterator[StyledLine]:
+    width = shutil.get_terminal_size().columns
+    headings = [f"{letter} {name}" for letter, name in zip(ascii_uppercase, names, strict=False)]
     yield from ([("bold", line)] for line in wrap_text(f"> {comparison.prompt}", width))
     yield from columns(headings, list(map(format_answer, comparison.answers)), width)
     yield []
     yield from bits_table("Bits per byte", comparison.bits_per_byte())
-    yield from ([("", line)] for note in notes(comparison) for line in wrap_text(note, width))
+    yield from ([("", line)] for note in comparison.notes() for line in wrap_text(note, width))
+    yield []
 
 
 def format_answer(answer: ModelAnswer) -> str:
@@ -272,35 +257,12 @@ def format_answer(answer: ModelAnswer) -> str:
     return f"{answer.message.text or '(no text)'}\n\n[{first}{rate}]"
 
 
-def notes(comparison: Comparison) -> Iterator[str]:
-    for letter, answer, row in zip(ascii_uppercase, comparison.answers, comparison.nats, strict=False):
-        problems = {model: nats for model, nats in zip(ascii_uppercase, row, strict=False) if isinstance(nats, str)}
-        if answer.error:
-            continue  # format_answer shows it
-        if len(problems) == len(row) and len({*row}) == 1:
-            yield f"– answer of {letter}: {row[0]}"
-        else:
-            yield from (f"– answer of {letter} under {model}: {problem}" for model, problem in problems.items())
-
-
 def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
     letters = ascii_uppercase[: len(bits)]
     rows = [
         (f"answer of {letter}", *(number(one, 3) for one in row)) for letter, row in zip(letters, bits, strict=True)
     ]
     return aligned(caption, ("", *(f"under {letter}" for letter in letters)), rows)
-
-
-def summary(comparisons: Sequence[Comparison]) -> Iterator[StyledLine]:
-    """Bits per byte over all prompts, where there are several, and how fast each model was."""
-    if len(comparisons) > 1:
-        yield from bits_table(f"Bits per byte, all {len(comparisons)} prompts", pooled_bits_per_byte(comparisons))
-        yield []
-    rows = []
-    for letter, speed in zip(ascii_uppercase, speeds(comparisons), strict=False):
-        first = speed["first_token"]
-        rows.append((letter, number(first and 1000 * first, 1), number(speed["tokens_per_second"])))
-    yield from aligned("Speed", ("", "first token, ms (median)", "tokens/s after it"), rows)
 
 
 def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -322,12 +284,11 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
             "prompt": one.prompt,
             "answers": list(map(answer_json, one.answers)),
             "bits_per_byte": one.bits_per_byte(),
-            "notes": list(notes(one)),
+            "notes": one.notes(),
         }
         for one in comparisons
     ]
-    bits = pooled_bits_per_byte(comparisons)
-    return {"models": models, "prompts": prompts, "bits_per_byte": bits, "speed": speeds(comparisons)}
+    return {"models": models, "prompts": prompts, "bits_per_byte": pooled_bits_per_byte(comparisons)}
 
 
 def answer_json(answer: ModelAnswer) -> dict[str, Any]:

@@ -127,7 +127,6 @@ def create_app(
     app = Starlette(
         routes=[
             *api_routes(models),
-            *runs.Verdicts(known_runs, Path.cwd()).routes,
             *known_runs.routes,
             *loaded_chat_routes(chat),
             *asset_routes(),

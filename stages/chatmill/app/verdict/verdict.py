@@ -1,23 +1,27 @@
-"""Judges which of two sides is better: what each run is measured by, whether sides differ, and in which words.
+"""Judges which of two sides is better: what each run is measured by, whether sides differ, and on which words.
 
-Shapes: D documents, I items.
+A token's nats are divided evenly among its bytes, and a word's are the sum over its bytes: so sides with different
+tokenizers can be compared.
+
+Shapes: D documents, I items, L bytes of the scored text of a document.
 """
 
-import json
 import math
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from string import ascii_uppercase
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.app.measurement import Measurement, ScoredDocument, encode_documents, measure, read_documents
+from chatmill.app.measurement import Measurement, ScoredDocument, can_say, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.datasets.formats.row_readers import open_decompressed
+from chatmill.conversation import parse_record
+from chatmill.engines.engine import Engine
 from chatmill.evaluation.answering import answer_questions
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte
 from chatmill.evaluation.held_out_set import Question, sample_test_set
@@ -26,16 +30,16 @@ from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import LoadedModel
 
-# What a verdict needs of each run: the nats of each conversation, and right answers to exercises.
+# What a verdict needs of each run: the nats of each document, and right answers to exercises.
 
 LIMIT = 1000  # documents
+MAX_LINE = 1 << 24  # bytes
 MAX_QUESTIONS = 10  # of each skill and phrasing
 MAX_ANSWER = 128  # tokens
 WARM_UP, TIMED = 8, 64  # tokens
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     name: str
     loaded: LoadedModel
     text: Measurement
@@ -43,40 +47,43 @@ class Run:
     token_ms: float  # of an answer, the median
 
 
-def read_compared(file: Path, format: str | None, limit: int) -> tuple[list[ScoredDocument], list[Question]]:
-    """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its exercises.
+def measure_runs(
+    names: Sequence[str],
+    data: Path,
+    format: str | None = None,
+    limit: int = LIMIT,
+    device: str = "auto",
+    threads: int | None = None,
+) -> Iterator[Run]:
+    """Measure models, which are paths or DVC runs, one after the other on the documents that all of them can say.
 
-    Raises ValueError with file and line for what cannot be read.
+    Raises ValueError with the name of a model, or with file and line, for what cannot be read.
     """
-    if format is None and _is_split(file):
-        sample = sample_test_set(file, limit, MAX_QUESTIONS, 0)
-        documents = [ScoredDocument(file, record.source, record) for record in sample.test.records]
-        return documents, sample.questions
-    return read_documents(file, format, limit), []
+    documents, questions = _read(data, format, limit)
+    models = {name: load_named(name, device, threads) for name in names}
+    documents = [one for one in documents if all(can_say(loaded, one) for loaded in models.values())]
+    for name, loaded in models.items():
+        with named_errors(name):
+            text = measure(loaded, documents)
+            answers = answer_questions(ChatSession(*loaded, max_tokens=MAX_ANSWER), questions, MAX_ANSWER)
+            run = Run(name, loaded, text, np.array([one.correct for one in answers], bool), _token_ms(loaded.engine))
+        yield run
 
 
-def _is_split(file: Path) -> bool:
-    with open_decompressed(file) as stream, suppress(ValueError):
-        entry = json.loads(stream.readline(1 << 24))
-        return isinstance(entry, dict) and {"source", "group", "text"} <= entry.keys()
-    return False
+def _read(file: Path, format: str | None, limit: int) -> tuple[list[ScoredDocument], list[Question]]:
+    """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its exercises."""
+    first = None
+    with file.open("rb") as stream, suppress(ValueError):
+        first = parse_record(stream.readline(MAX_LINE))
+    if format or first is None:
+        return read_documents(file, format, limit), []
+    sample = sample_test_set(file, limit, MAX_QUESTIONS, 0)
+    return [ScoredDocument(file, one.source, one) for one in sample.test.records], sample.questions
 
 
-def measure_run(
-    name: str, documents: Sequence[ScoredDocument], questions: list[Question], device: str, threads: int | None
-) -> Run:
-    """Measure the model of a name: a path, or a DVC run. Raises ValueError with its name."""
-    loaded = load_named(name, device, threads)
-    with named_errors(name):
-        text = measure(loaded, documents)
-        session = ChatSession(*loaded, max_tokens=MAX_ANSWER)
-        correct = [answer.correct for answer in answer_questions(session, questions, MAX_ANSWER)]
-        return Run(name, loaded, text, np.array(correct, bool), _token_ms(loaded))
-
-
-def _token_ms(loaded: LoadedModel) -> float:
+def _token_ms(engine: Engine) -> float:
     """The median milliseconds in which the engine reads one token after another."""
-    engine, times = loaded.engine, []
+    times = []
     engine.rewind(0)
     for _ in range(min(WARM_UP + TIMED, engine.context - 1)):
         start = time.perf_counter()
@@ -86,24 +93,7 @@ def _token_ms(loaded: LoadedModel) -> float:
     return float(np.median(times[WARM_UP:] or times))
 
 
-def which_text(runs: Sequence[Run]) -> str:
-    """`all` if the runs scored the same bytes of each document, else `assistant`. Raises ValueError where none has it.
-
-    What a template adds to an answer, such as a space before it, adds to its nats, not to what is compared.
-    """
-    if scored_the_same(runs, "all"):
-        return "all"
-    if not all(run.text.sums["assistant"][1].any() for run in runs):
-        raise ValueError("the models have different templates: expected data with answers of an assistant")
-    return "assistant"
-
-
-def scored_the_same(runs: Sequence[Run], which: str) -> bool:
-    """Whether runs scored as many bytes of a text in each document."""
-    return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])
-
-
-# Whether two sides differ: each is one run, or several that differ by their seed alone.
+# Whether two sides differ.
 
 SEED_NOISE = 0.0067  # of 24 seeds of a short run of the default model: tests/benchmarks/seed_noise.py
 SEED_FREEDOM = 8
@@ -133,7 +123,7 @@ class BitsDifference(NamedTuple):
 
 
 def bits_difference(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> BitsDifference:
-    """The difference between two sides, given the nats (C,) of the same texts under each of their runs."""
+    """The difference between two sides, given the nats (D,) of the same texts under each of their runs."""
     noise = seed_noise([first, second])
     of_first, of_second = (np.mean(side, axis=0) for side in (first, second))
     value = float(of_second.sum() / of_first.sum()) - 1
@@ -199,121 +189,166 @@ def sign_test(better: int, worse: int) -> float:
     return min(1.0, 2 * ways / int(2**number))
 
 
-# What a comparison of two or more sides comes to: the differences, and a sentence that says which are clear.
+# The words on which two sides differ.
+
+NUM_DOCUMENTS = 20
+MIN_BITS = 1.0  # of a document or word that is told
+_WORD = re.compile(rb"\s*\S+|\s+")
 
 
-@dataclass(frozen=True)
-class Side:
-    """A run, or several that differ by their seed alone; `which` text they are scored on."""
+def differing_documents(first: Sequence[Run], second: Sequence[Run], which: str) -> list[dict[str, Any]]:
+    """The NUM_DOCUMENTS that differ most, by MIN_BITS or more, and the bits that the second side needs more for each.
 
-    letter: str
-    runs: Sequence[Run]
-    which: str
-
-    @cached_property
-    def nats(self) -> list[np.ndarray]:
-        """For each run the nats (D,) of each document."""
-        return [run.text.sums[self.which][0] for run in self.runs]
-
-    @property
-    def bits_per_byte(self) -> Estimate:
-        """The mean of the runs, with the interval over documents."""
-        num_bytes = self.runs[0].text.sums[self.which][1]
-        nats = np.mean(self.nats, axis=0)
-        value = bits_per_byte(float(nats.sum()), int(num_bytes.sum()))
-        return Estimate(value, bits_interval(nats, num_bytes), int(np.count_nonzero(num_bytes)))
-
-    @property
-    def skills(self) -> Estimate:
-        """The share of right answers to exercises; its interval is that of one run."""
-        return share(np.mean([run.correct for run in self.runs], axis=0).tolist())
-
-    @property
-    def token_ms(self) -> float:
-        """The median milliseconds of a token, of the fastest run."""
-        return min(run.token_ms for run in self.runs)
-
-    @property
-    def megabytes(self) -> float:
-        return self.runs[0].loaded.engine.num_bytes / 1e6
+    Their words, each with the white space before it, are in lists for the parts between control tokens.
+    """
+    bits = (_mean_nats(second, which) - _mean_nats(first, which)) / math.log(2)
+    result = []
+    for document in np.argsort(-np.abs(bits), kind="stable")[:NUM_DOCUMENTS].tolist():
+        if abs(bits[document]) >= MIN_BITS:
+            texts = [[scored_text(run, document, which) for run in side] for side in (first, second)]
+            of_first, of_second = (np.mean([nats for _, _, nats in side], axis=0) for side in texts)
+            text, breaks, _ = texts[0][0]
+            words = word_differences(text, breaks, (of_second - of_first) / math.log(2))
+            place = first[0].text.documents[document].place
+            result.append({"place": place, "bits": float(bits[document]), "words": words})
+    return result
 
 
-class Difference(NamedTuple):
-    side: Side
-    bits: BitsDifference
-    skills: ShareDifference | None
+def scored_text(run: Run, document: int, which: str) -> tuple[bytes, list[int], np.ndarray]:
+    """The scored text of a document, where control tokens stand between its bytes, and the nats (L,) of each byte."""
+    corpus = run.text.corpus
+    tokens = slice(*corpus.offsets[document : document + 2])
+    is_scored = corpus.is_scored[tokens] & (corpus.is_trained[tokens] if which == "assistant" else True)
+    lengths = np.where(is_scored, corpus.num_bytes[tokens], 0)
+    starts = zip(corpus.ids[tokens][is_scored], corpus.begins_added[tokens][is_scored], strict=True)
+    text = b"".join(corpus.texts[i][int(added) :] for i, added in starts)
+    nats = np.repeat(run.text.nats[tokens] / np.maximum(lengths, 1), lengths)
+    return text, np.cumsum(lengths)[~is_scored].tolist(), nats
 
 
-def differences(sides: Sequence[Side]) -> list[Difference]:
-    first = sides[0]
-    return [
-        Difference(
-            side,
-            bits_difference(first.nats, side.nats),
-            share_difference([run.correct for run in first.runs], [run.correct for run in side.runs]),
-        )
-        for side in sides[1:]
-    ]
+def word_differences(text: bytes, breaks: Iterable[int], bits: np.ndarray) -> list[list[dict[str, Any]]]:
+    """The words of a text, in the parts between breaks, each with the sum of the bits (L,) of its bytes."""
+    parts = []
+    for start, end in pairwise(sorted({0, *breaks, len(text)})):
+        places = [match.span() for match in _WORD.finditer(text, start, end)]
+        words = [{"text": text[a:b].decode(errors="replace"), "bits": float(bits[a:b].sum())} for a, b in places]
+        if any(word["text"].strip() or abs(word["bits"]) >= MIN_BITS for word in words):
+            parts.append(words)
+    return parts
 
 
-def sentence(first: Side, difference: Difference) -> str:
-    other, bits = difference.side.letter, difference.bits
-    parts = [_bits_part(first.letter, other, bits)]
-    if difference.skills:
-        parts.append(f"skills: {_share_part(first.letter, other, difference.skills)}")
-    rerun = f"With another seed alone {first.letter} would differ by up to {_percent(bits.noise.of_rerun)} %"
-    source = (
-        f"by these {bits.noise.runs} runs and the default model" if bits.noise.runs else "as the default model does"
-    )
-    return f"{'; '.join(parts)}. {rerun}, {source}."
+# The verdict: as it is printed with --json, and all that views show.
 
 
-def _bits_part(first: str, other: str, bits: BitsDifference) -> str:
+def judge(sides: Sequence[Sequence[Run]], tokens: Path | None = None) -> dict[str, Any]:
+    """Compare sides with the first: each is one run, or several that differ by their seed alone.
+
+    `tokens` is encoded training text, for what n-grams need. Raises ValueError for runs that have no text in common.
+    """
+    everyone = [run for side in sides for run in side]
+    which = "all" if scored_the_same(everyone, "all") else "assistant"
+    if not all(run.text.sums[which][1].any() for run in everyone):
+        raise ValueError("the models have different templates: expected data with answers of an assistant")
+    lettered = dict(zip(ascii_uppercase, sides, strict=False))
+    figures = [side_figures(letter, side, which) for letter, side in lettered.items()]
+    differences = [difference(letter, sides[0], side, which) for letter, side in [*lettered.items()][1:]]
+    has_words = len(sides) == 2 and scored_the_same(everyone, which)
+    return {
+        "verdict": [one.pop("sentence") for one in differences],
+        "text": which,
+        "sides": figures,
+        "differences": differences,
+        "baselines": baseline_bits(sides[0][0], which, tokens),
+        "frontier": frontier(figures),
+        "documents": differing_documents(*sides, which) if has_words else [],
+    }
+
+
+def scored_the_same(runs: Sequence[Run], which: str) -> bool:
+    """Whether runs scored as many bytes of a text in each document.
+
+    What a template adds to an answer, such as a space before it, adds to its nats, not to what is compared.
+    """
+    return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])
+
+
+def _mean_nats(side: Sequence[Run], which: str) -> np.ndarray:
+    mean: np.ndarray = np.mean([run.text.sums[which][0] for run in side], axis=0)  # (D,)
+    return mean
+
+
+def side_figures(letter: str, side: Sequence[Run], which: str) -> dict[str, Any]:
+    """Estimates for the mean of the runs; the interval of `skills` is that of one run."""
+    nats, num_bytes = _mean_nats(side, which), side[0].text.sums[which][1]
+    value = bits_per_byte(float(nats.sum()), int(num_bytes.sum()))
+    return {
+        "letter": letter,
+        "runs": [run.name for run in side],
+        "bits_per_byte": Estimate(value, bits_interval(nats, num_bytes), int(np.count_nonzero(num_bytes)))._asdict(),
+        "skills": share(np.mean([run.correct for run in side], axis=0).tolist())._asdict(),
+        "token_ms": min(run.token_ms for run in side),
+        "size_mb": side[0].loaded.engine.num_bytes / 1e6,
+    }
+
+
+def frontier(sides: Sequence[dict[str, Any]]) -> list[str]:
+    """The letters of sides for which no other is as good in bits, latency and size, and better in one (Pareto)."""
+    figures = np.array([(side["bits_per_byte"]["value"] or 0.0, side["token_ms"], side["size_mb"]) for side in sides])
+    beaten = [((figures <= own).all(axis=1) & (figures < own).any(axis=1)).any() for own in figures]
+    return [side["letter"] for side, is_beaten in zip(sides, beaten, strict=True) if not is_beaten]
+
+
+def baseline_bits(run: Run, which: str, tokens: Path | None) -> dict[str, float | None]:
+    """Bits per byte of the same text by xz, and by the n-grams of encoded training text, if it is given."""
+    _, tokenizer, template, *_ = run.loaded
+    corpus = run.text.corpus
+    result = {"xz": baselines(corpus.text())["xz"]} if which == "all" else {}
+    if tokens is not None:
+        counted = read_counted_text(tokens, tokenizer, template.name, Path(run.name))
+        nats = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets).nats
+        result["ngram"] = corpus.bits_per_byte(nats, trained_only=which == "assistant")
+    return result
+
+
+def difference(letter: str, first: Sequence[Run], second: Sequence[Run], which: str) -> dict[str, Any]:
+    """How a side, of this letter, differs from side A; and the `sentence` that says so."""
+    bits = bits_difference(*([run.text.sums[which][0] for run in side] for side in (first, second)))
+    skills = share_difference(*([run.correct for run in side] for side in (first, second)))
+    noise = bits.noise
+    rerun = f"With another seed alone A would differ by up to {_percent(noise.of_rerun)} %"
+    source = f"by these {noise.runs} runs and the default model" if noise.runs else "as the default model does"
+    about_skills = f"; skills: {_skills_part(letter, skills)}" if skills else ""
+    return {
+        "side": letter,
+        "bits": {
+            "relative": bits.value,
+            "interval": bits.interval,
+            "is_clear": bits.is_clear,
+            "seed_deviation": noise.deviation,
+            "seed_runs": noise.runs,
+        },
+        "skills": skills and skills._asdict() | {"is_clear": skills.is_clear},
+        "sentence": f"{_bits_part(letter, bits)}{about_skills}. {rerun}, {source}.",
+    }
+
+
+def _bits_part(letter: str, bits: BitsDifference) -> str:
     if bits.interval is None:
         return f"bits: too few conversations to tell ({100 * bits.value:+.1f} %)"
     low, high = bits.interval
     if not bits.is_clear:
         return f"bits: no clear difference ({100 * bits.value:+.1f} %, {100 * low:+.1f} to {100 * high:+.1f})"
-    more, limits = ("more", (low, high)) if bits.value > 0 else ("fewer", (-high, -low))
-    return (
-        f"{other} needs {_percent(abs(bits.value))} % {more} bits than {first} ({' to '.join(map(_percent, limits))})"
-    )
+    more, low, high = ("more", low, high) if bits.value > 0 else ("fewer", -high, -low)
+    return f"{letter} needs {_percent(abs(bits.value))} % {more} bits than A ({_percent(low)} to {_percent(high)})"
 
 
-def _share_part(first: str, other: str, found: ShareDifference) -> str:
-    shares = f"{_percent(found.first)} % and {_percent(found.second)} %"
-    if not found.is_clear:
+def _skills_part(letter: str, skills: ShareDifference) -> str:
+    shares = f"{_percent(skills.first)} % and {_percent(skills.second)} %"
+    if not skills.is_clear:
         return f"no clear difference ({shares})"
-    better = other if found.second > found.first else first
-    p = f"p = {found.p:.2g}" if found.p >= 0.001 else "p < 0.001"
-    return f"{better} better ({shares}, {p})"
+    p = f"p = {skills.p:.2g}" if skills.p >= 0.001 else "p < 0.001"
+    return f"{letter if skills.second > skills.first else 'A'} better ({shares}, {p})"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
-
-
-def frontier(sides: Sequence[Side]) -> list[Side]:
-    """The sides for which no other is as good in bits per byte, latency and size, and better in one (Pareto)."""
-
-    def figures(side: Side) -> np.ndarray:
-        return np.array([side.bits_per_byte.value or 0.0, side.token_ms, side.megabytes])
-
-    def is_beaten(side: Side) -> bool:
-        own = figures(side)
-        return any((figures(one) <= own).all() and (figures(one) < own).any() for one in sides if one is not side)
-
-    return [side for side in sides if not is_beaten(side)]
-
-
-def baseline_bits(side: Side, documents: Sequence[ScoredDocument], tokens: Path | None) -> dict[str, float | None]:
-    """Bits per byte of the same text by xz, and by the n-grams of encoded training text, if it is given."""
-    run = side.runs[0]
-    _, tokenizer, template, *_ = run.loaded
-    corpus = encode_documents(documents, run.loaded)
-    result = {"xz": baselines(corpus.text())["xz"]} if side.which == "all" else {}
-    if tokens is not None:
-        counted = read_counted_text(tokens, tokenizer, template.name, Path(run.name))
-        nats = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets).nats
-        result["ngram"] = corpus.bits_per_byte(nats, trained_only=side.which == "assistant")
-    return result

@@ -22,14 +22,14 @@ export const COLUMNS = [
   { key: "parameters", title: "Parameters", show: integer, first: LOW },
   { key: "steps", title: "Steps", show: integer, first: LOW },
   { key: "bits_per_byte", title: "Bits per byte", show: fixed(3), best: LOW },
-  { key: "bits_per_byte_of_answers", title: "… of answers", about: "Bits of answers", show: fixed(3), best: LOW },
+  { key: "bits_per_byte_answers", title: "… of answers", about: "Bits of answers", show: fixed(3), best: LOW },
   { key: "skills", title: "Skills", show: percent, best: HIGH },
   { key: "skills_held_back", title: "… held back", about: "Skills, held back", show: percent, best: HIGH },
   { key: "verbatim", title: "Copied", about: "Copied from the training data", show: percent, best: LOW },
   { key: "bytes_per_token", title: "Bytes per token", show: fixed(2), best: HIGH },
   { key: "milliseconds_per_token", title: "ms per token", show: significant, best: LOW, note: "engine",
     like: "timing" },
-  { key: "graph_megabytes", title: "Graph, MB", show: fixed(2), best: LOW },
+  { key: "model_mb", title: "Graph, MB", show: fixed(2), best: LOW },
 ];
 
 /** A table inside a node; it changes the set of names `ticked` and calls `onTick` after a change. */
