@@ -92,7 +92,7 @@ def _state(rev: str, kind: str, label: str | None, files: Iterable[bytes]) -> St
         for stage in lock["stages"].values():
             for entries, found in md5s.items():
                 found |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get(entries) or []}
-    return State(rev, kind, label, parameters, summary, **md5s)
+    return State(rev, kind, label, parameters, summary, md5s["deps"], md5s["outs"])
 
 
 def _bytes_of(file: Path) -> bytes:

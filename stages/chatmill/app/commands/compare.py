@@ -26,7 +26,7 @@ from chatmill.app.runs import add_seeds
 from chatmill.app.terminal.terminal_chat import describe_session, device_name
 from chatmill.app.terminal.text import StyledLine, aligned, columns, notify, plural, print_lines, wrap_text
 from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import LIMIT, judge, measure_runs
+from chatmill.app.verdict.verdict import LIMIT, Run, judge, measure_runs
 from chatmill.conversation import Message
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.encoded.token_files import read_meta
@@ -195,9 +195,10 @@ def run_on_data(options: argparse.Namespace) -> None:
         sides = add_seeds(sides, Path.cwd())
         for name, side in zip(options.models, sides, strict=True):
             notify(f"{name}: {plural(len(side), 'seed')}: {', '.join(side)}")
-    runs = {}
+    runs = dict[str, Run]()
     for one in measure_runs([*chain(*sides)], options.data, options.format, limit, options.device, options.threads):
-        runs[one.name], engine = one, one.loaded.engine
+        runs[one.name] = one
+        engine = one.loaded.engine
         counts = f"{plural(len(one.text.documents), 'document')} and {plural(len(one.correct), 'exercise')}"
         notify(f"{one.name}: {engine.name} on {device_name(engine)}: {counts}")
     verdict = judge([[runs[name] for name in side] for side in sides], options.tokens)

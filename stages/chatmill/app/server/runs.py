@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from secrets import token_urlsafe
 from time import time
@@ -19,7 +18,7 @@ from chatmill.app.runs import CURVE, MAX_EXPERIMENTS, REPORT, RunFiles, RunRow, 
 from chatmill.app.server.requests import parse
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import judge, measure_runs
+from chatmill.app.verdict.verdict import Run, judge, measure_runs
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.inputs import read_curve
 from chatmill.report.sections import downsample
@@ -118,14 +117,14 @@ class Runs:
 
     async def _judge(self, sides: list[list[str]]) -> AsyncIterator[bytes]:
         """Each run when it was measured, then the verdict or why there is none, as JSON."""
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._executor)
-        names, runs = [name for side in sides for name in side], {}
-        measured = measure_runs(names, self._folder / TEST_DATA)
+        loop, runs = asyncio.get_running_loop(), dict[str, Run]()
+        measured = measure_runs([name for side in sides for name in side], self._folder / TEST_DATA)
         try:
-            while run := await in_thread(next, measured, None):
+            while run := await loop.run_in_executor(self._executor, lambda: next(measured, None)):
                 runs[run.name] = run
                 yield json.dumps({"measured": run.name}).encode()
-            verdict = await in_thread(judge, [[runs[name] for name in side] for side in sides])
+            measured_sides = [[runs[name] for name in side] for side in sides]
+            verdict = await loop.run_in_executor(self._executor, judge, measured_sides)
         except USER_ERRORS as error:
             yield json.dumps({"problem": error_line(error)}).encode()
             return

@@ -20,7 +20,7 @@ import numpy as np
 
 from chatmill.app.measurement import Measurement, ScoredDocument, can_say, measure, read_documents
 from chatmill.app.named_models import load_named, named_errors
-from chatmill.conversation import parse_record
+from chatmill.conversation import Record, parse_record
 from chatmill.engines.engine import Engine
 from chatmill.evaluation.answering import answer_questions
 from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte
@@ -72,7 +72,7 @@ def measure_runs(
 
 def _read(file: Path, format: str | None, limit: int) -> tuple[list[ScoredDocument], list[Question]]:
     """At most `limit` documents of a file, by hash where it is a split that the stage mix wrote; and its exercises."""
-    first = None
+    first: Record | None = None
     with file.open("rb") as stream, suppress(ValueError):
         first = parse_record(stream.readline(MAX_LINE))
     if format or first is None:
@@ -231,7 +231,9 @@ def word_differences(text: bytes, breaks: Iterable[int], bits: np.ndarray) -> li
     parts = []
     for start, end in pairwise(sorted({0, *breaks, len(text)})):
         places = [match.span() for match in _WORD.finditer(text, start, end)]
-        words = [{"text": text[a:b].decode(errors="replace"), "bits": float(bits[a:b].sum())} for a, b in places]
+        words: list[dict[str, Any]] = [
+            {"text": text[a:b].decode(errors="replace"), "bits": float(bits[a:b].sum())} for a, b in places
+        ]
         if any(word["text"].strip() or abs(word["bits"]) >= MIN_BITS for word in words):
             parts.append(words)
     return parts
@@ -260,7 +262,7 @@ def judge(sides: Sequence[Sequence[Run]], tokens: Path | None = None) -> dict[st
         "differences": differences,
         "baselines": baseline_bits(sides[0][0], which, tokens),
         "frontier": frontier(figures),
-        "documents": differing_documents(*sides, which) if has_words else [],
+        "documents": differing_documents(sides[0], sides[1], which) if has_words else [],
     }
 
 
