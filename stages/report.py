@@ -7,12 +7,10 @@ from chatmill.conversation import Message, Part
 from chatmill.data_card import token_counter
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
-from chatmill.report import answers, sections
-from chatmill.report.answers import data
-from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_origin, read_samples, this_run
-from chatmill.report.markup import document, tag
-from chatmill.report.speed import speed
-from chatmill.report.summary import key_figures, overview, plot_tables, speeds_of
+from chatmill.report.curves import read_curve, training_charts
+from chatmill.report.inputs import cards_of, read_metrics, read_origin, read_samples
+from chatmill.report.page import page
+from chatmill.report.summary import first_screen, key_figures, plot_tables, speeds_of
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list
 from chatmill.tokenizer.formats.tokenizer_loading import load
 
@@ -42,33 +40,26 @@ def main(
     """Write the page, which shows the tokens of the text `sample`, the tables of plots, and the key figures."""
     mixed, soft = read_metrics(mix), read_metrics(soft_tokenizer)
     measured, timed, steps = read_metrics(evaluation), read_metrics(benchmark), read_curve(curve)
-    chat_tokenizer = load(tokenizer)
+    chat_tokenizer, origin = load(tokenizer), read_origin(Path())
     template = measured.get("template", "chatml")
-    kind, size = chat_tokenizer.vocabulary.type, chat_tokenizer.vocab_size
-    origin = f"Template {template}; tokenizer of type {kind} with {size:,} tokens, fingerprint "
-    sample_tokens = token_list(text_tokens(sample, chat_tokenizer))
-    mask = loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template))
-    cards = cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context"))
-    chats, run = read_samples(samples), read_origin(Path())
     figures, times = key_figures(mixed, steps, measured, timed, soft), speeds_of(timed)
-    page = document(
-        f"chatmill report: {run.name}" if run.name else "chatmill report",
-        tag("p", origin, tag("code", chat_tokenizer.fingerprint[:12]), class_="note"),
-        sections.checks(measured),
-        overview(measured, timed, figures | times, run),
-        this_run(run, measured, timed),
-        answers.chats(chats, measured),
-        answers.skills(measured),
-        sections.compression(measured),
-        sections.since_initial(measured),
-        sections.training(steps),
-        speed(measured, timed),
-        sections.tokenizer(measured, timed, sample_tokens, mask),
-        sections.soft_tokenizer(soft),
-        data(mixed, cards),
+    html = page(
+        origin,
+        first_screen(measured, timed, figures | times, origin.former),
+        measured,
+        timed,
+        soft,
+        mix=mixed,
+        samples=read_samples(samples),
+        cards=cards_of(train, token_counter(chat_tokenizer, template), train_model.get("context")),
+        training=training_charts(steps),
+        template=template,
+        vocabulary=chat_tokenizer.vocabulary,
+        sample_tokens=token_list(text_tokens(sample, chat_tokenizer)),
+        loss_mask=loss_mask_view(conversation_tokens(MASK_EXAMPLE, chat_tokenizer, template)),
     )
     report.mkdir()
-    for name, text in {"index.html": page, **plot_tables(steps, measured, timed)}.items():
+    for name, text in {"index.html": html, **plot_tables(steps, measured, timed)}.items():
         (report / name).write_text(text, encoding="utf-8")
     for file, content in (summary, figures), (speeds, times):
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -2,7 +2,8 @@ import subprocess
 
 import pytest
 
-from chatmill.report.inputs import SPEEDS, SUMMARY, Change, read_origin, this_run
+from chatmill.report.inputs import SPEEDS, SUMMARY, Change, read_origin
+from chatmill.report.page import page
 
 
 @pytest.fixture
@@ -48,9 +49,9 @@ def test_an_experiment_has_its_name_and_what_it_changes(project, monkeypatch):
     origin = read_origin(project)
     assert (origin.name, origin.commit, origin.code_differs) == ("tiny-seal", first, True)
     assert origin.changes == [Change("train_model.steps", "9", "12"), Change("train_model.seed", None, "1")]
-    page = this_run(origin, {}, {})
+    html = page(origin)
     for words in ("tiny-seal", f"{first[:7]} Small &lt;steps&gt;, with changes of code", "<td>9</td><td>12</td>"):
-        assert words in page
+        assert words in html
 
 
 def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
@@ -59,7 +60,7 @@ def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("DVC_EXP_NAME", raising=False)
     origin = read_origin(tmp_path)
     assert origin[1:] == (None, None, None, False, [], {})
-    assert "Commit" not in this_run(origin, {}, {}) and f"{origin.written:%Y-%m-%d}" in this_run(origin, {}, {})
+    assert "Commit" not in page(origin) and f"{origin.written:%Y-%m-%d}" in page(origin)
 
 
 @pytest.mark.parametrize("config", [None, "['remote \"a\"']\n    url = b\n[cache]\n    dir = ../elsewhere\n"])

@@ -6,13 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.report.inputs import Change, Origin
-from chatmill.report.summary import (
-    key_figures,
-    overview,
-    plot_tables,
-    significant,
-    speeds_of,
-)
+from chatmill.report.page import page
+from chatmill.report.summary import first_screen, key_figures, plot_tables, significant, speeds_of
 
 EVALUATION = {
     "model": {"precision": "bfloat16", "compile": True},
@@ -87,12 +82,14 @@ def test_a_number_is_rounded_by_at_most_half_of_its_fourth_digit(value):
     assert significant(significant(value)) == significant(value)
 
 
-def first_screen(former, changes=(), intervals=None):
+def first_rows(former, changes=(), intervals=None):
     """The first screen as text, a line for each row, of a run after a commit with these figures."""
     origin = Origin(datetime.now(UTC), None, "abcdef0123", "A run", False, [*changes], former)
     figures = key_figures(MIX, CURVE, EVALUATION, BENCHMARK, SOFT) | speeds_of(BENCHMARK)
-    page = overview(EVALUATION | {"intervals": intervals or {}}, BENCHMARK, figures, origin)
-    return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in page.split("<tr>")]
+    evaluation = EVALUATION | {"intervals": intervals or {}}
+    html = page(origin, first_screen(evaluation, BENCHMARK, figures, former), evaluation)
+    first = re.findall('<div class="overview">(.*?)</table>', html, re.DOTALL)[0]
+    return [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in first.split("<tr>")]
 
 
 def test_each_figure_stands_beside_its_interval_others_and_the_former_value():
@@ -100,7 +97,7 @@ def test_each_figure_stands_beside_its_interval_others_and_the_former_value():
     former |= {"token_ms": 0.2, "model_mb": 7.0, "stops_rate": {"earlier": 1}}
     bits = {"all": [0.37, 0.39], "baselines": {"ngram": [0.6, 0.7]}}
     changes = [Change(f"a.{letter}", None, "2") for letter in "bcdef"]
-    news, head, *rows = first_screen(former, changes, {"bits_per_byte": bits, "skills": {"macro": [0.95, 0.995]}})
+    news, head, *rows = first_rows(former, changes, {"bits_per_byte": bits, "skills": {"macro": [0.95, 0.995]}})
     counts = "Figures since commit abcdef0: 1 now better, 1 now worse, 1 no clear change, 1 same."
     assert news == f"{counts} Changed: a.b – → 2; a.c – → 2; a.d – → 2; 2 more. Key figures"
     assert head == "this run commit abcdef0" and len(rows) == 13
@@ -116,12 +113,10 @@ def test_each_figure_stands_beside_its_interval_others_and_the_former_value():
 
 
 def test_times_of_another_machine_are_no_match_and_without_a_commit_nothing_is_compared():
-    assert "Time per token 0.25 ms 95 % within 99 ms –" in first_screen({"token_ms": 0.2, "skills": 0.5})
-    assert "Time per token 0.25 ms 95 % within 99 ms" in first_screen({})
-    assert "commit" not in first_screen({})[0]
-    assert first_screen({"recall": "?", "verbatim_of_old": 1})[0].startswith(
-        "Figures since commit abcdef0: none can be"
-    )
+    assert "Time per token 0.25 ms 95 % within 99 ms –" in first_rows({"token_ms": 0.2, "skills": 0.5})
+    assert "Time per token 0.25 ms 95 % within 99 ms" in first_rows({})
+    assert "commit" not in first_rows({})[0]
+    assert first_rows({"recall": "?", "verbatim_of_old": 1})[0].startswith("Figures since commit abcdef0: none can be")
 
 
 # tables for plots

@@ -1,8 +1,6 @@
 """Reads the files of which the report is made."""
 
-import csv
 import json
-import math
 import os
 import subprocess
 from configparser import RawConfigParser
@@ -14,8 +12,7 @@ from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
 from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
-from chatmill.report import sections
-from chatmill.report.markup import Html, Metrics, dotted, folded, get_nested, join, number, table, tag
+from chatmill.report.markup import Metrics, dotted, get_nested
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
 
@@ -43,27 +40,6 @@ def read_samples(file: Path) -> list[Metrics]:
     return result
 
 
-def read_curve(file: Path, *, strict: bool = True) -> sections.Curve:
-    """The columns of a tab-separated table, by step; cells without a finite number are left out.
-
-    Raises ValueError for a row without numbers, or leaves it out, as a curve that grows may end in half a row.
-    """
-    curve: sections.Curve = {}
-    text = read_text(file) if strict else file.read_text(encoding="utf-8", errors="replace")
-    for place, row in enumerate(csv.DictReader(text.splitlines(), delimiter="\t"), start=2):
-        try:
-            values = {name: float(cell) for name, cell in row.items() if cell}
-            step = values.pop("step")
-        except (ValueError, KeyError, TypeError) as error:
-            if not strict:
-                continue
-            raise ValueError(f"{file}:{place}: expected numbers and a step: {error}") from error
-        for name, value in values.items():
-            if math.isfinite(value):
-                curve.setdefault(name, []).append((step, value))
-    return curve
-
-
 def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:
     by_source: dict[str, list[Record]] = {}
     for record in sample_records(train, SAMPLED):
@@ -78,9 +54,7 @@ def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str,
 
 GIT_SECONDS = 10
 COMMIT_LETTERS = 7
-TEST_SET = "data/chat/test.jsonl"
 SUMMARY, SPEEDS = "data/metrics/summary.json", "data/metrics/speeds.json"  # the second is not in git
-PAGE_COMMAND = "chatmill page --model data/export/onnx -o chat.html"
 
 
 class Change(NamedTuple):
@@ -166,48 +140,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.decode("utf-8", "replace").strip() if run.returncode == 0 else None
-
-
-def this_run(origin: Origin, evaluation: Metrics, benchmark: Metrics) -> Html:
-    """Which run the report is of, and the command that compares it with another one."""
-    model, machine = get_nested(evaluation, "model", default={}), get_nested(benchmark, "machine", default={})
-    commit = origin.commit and f"{origin.commit_name} {origin.subject or ''}"
-    facts = {
-        "Experiment": origin.experiment,
-        "Commit": commit and commit + (", with changes of code that are not in it" if origin.code_differs else ""),
-        "Written": f"{origin.written:%Y-%m-%d %H:%M} UTC",
-        "Model": _model(model),
-        "Training": _training(model),
-        "Measured on": "; ".join(f"{key} {value}" for key, value in machine.items()),
-        "Chat": tag("code", PAGE_COMMAND),
-        "Compare": origin.name and tag("code", f"chatmill compare {origin.name} OTHER_RUN --data {TEST_SET}"),
-    }
-    rows = (join([tag("dt", key), tag("dd", value)]) for key, value in facts.items() if value)
-    changed = [(name, _value(before), _value(after)) for name, before, after in origin.changes]
-    head = "parameter", "in the commit", "in this run"
-    changes = table("Parameters that differ from the commit's", head, changed) if changed else ""
-    return folded(
-        "This run", "where it comes from, and what compares it with another", tag("dl", *rows, class_="facts"), changes
-    )
-
-
-def _model(model: Metrics) -> str:
-    if not model:
-        return ""
-    shape = ", ".join(f"{model[key]} {key}" for key in ("layers", "heads") if key in model)
-    size = f"{model['parameters'] / 1e6:.2f} million parameters"
-    return f"{size}: {shape}, width {number(model.get('width'))}, context of {number(model.get('context'))} tokens"
-
-
-def _training(model: Metrics) -> str:
-    if "steps" not in model:
-        return ""
-    compiled = "compiled" if model.get("compile") else "not compiled"
-    epochs = f", {number(model['epochs'])} epochs" if "epochs" in model else ""
-    if cut := get_nested(model, "conversations", "cut"):
-        epochs += f", {number(cut)} conversations cut to the context"
-    return f"{number(model['steps'])} steps{epochs}, {model.get('precision')}, {compiled}, on {model.get('device')}"
-
-
-def _value(value: str | None) -> str:
-    return "–" if value is None else value

@@ -75,11 +75,14 @@ _VOID = frozenset({"meta", "br", "input"})
 class Html(str):
     """A string of markup, which is not escaped again."""
 
+    def __html__(self) -> "Html":
+        return self
+
 
 def to_html(content: object) -> Html:
     """`content` as markup; invisible characters, and those that change the text direction, are shown as their codes."""
-    if isinstance(content, Html):
-        return content
+    if hasattr(content, "__html__"):  # as that of Jinja, too
+        return Html(content)
     return Html(html.escape(_UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", valid_text(str(content)))))
 
 
@@ -115,20 +118,8 @@ def table(caption: str, head: Iterable[object], rows: Iterable[Iterable[object]]
     )
 
 
-def words(text: str) -> Html:
-    """The content of a cell that is no number: it is aligned to the left, and takes several lines where it is long."""
-    return tag("span", text, class_="words")
-
-
 def section(title: str, *content: object) -> Html:
     return tag("section", tag("h2", title), *content)
-
-
-def folded(title: str, about: str, *content: object) -> Html:
-    """A section that is closed until its line, with what is inside, is clicked, or a link to its title is followed."""
-    return tag(
-        "details", tag("summary", tag("h2", title), about), tag("div", *content, id=anchor(title)), class_="part"
-    )
 
 
 def anchor(title: str) -> str:

@@ -17,11 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
 from typing import Any, NamedTuple
 
-from chatmill.report import markup
-from chatmill.report.inputs import Origin
-from chatmill.report.markup import Html, Metrics, get_nested, in_bits, number, percent, tag
-from chatmill.report.sections import Curve
-from chatmill.report.speed import PROMPT_TOKENS, measured_latencies
+from chatmill.report.curves import Curve
+from chatmill.report.markup import Metrics, bits_range, get_nested, in_bits, number, percent, percent_range
+from chatmill.report.speed import measured_latencies, times_by_engine
 
 ENGINE = "onnx"
 
@@ -82,15 +80,6 @@ def known(figures: Metrics) -> Metrics:
     return {name: significant(value) for name, value in figures.items() if value is not None}
 
 
-def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
-    """The times of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
-    return {
-        engine: min(by_prompt, key=lambda measured: abs(measured[0] - PROMPT_TOKENS))[1]
-        for engine, mode, by_prompt in measured_latencies(benchmark)
-        if mode == "cache"
-    }
-
-
 def significant(value: Any) -> Any:
     """A float rounded to four significant digits; anything else is unchanged."""
     return float(f"{value:.4g}") if isinstance(value, float) else value
@@ -106,16 +95,7 @@ OTHERS = {  # what figures are compared with, and its places in the metrics
     **{f"sense_{kind}": {NEAREST: f"sense.parrot.{kind}"} for kind in ("first", "later", "noisy")},
     "verbatim": {"true answers": "verbatim.true.share"},
 }
-NOTE = (
-    "Small: intervals of 95 %, and what a figure stands beside. A former value inside the interval is no clear change; "
-    f"chatmill compare tests it. Times are medians after the prompt nearest to {PROMPT_TOKENS} tokens."
-)
-SENSE_NOTE = (
-    " Sense: greedy replies that the persona's answers allow, to phrasings that training did not see, but for half of "
-    "the facts."
-)
 BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
-MAX_CHANGES = 3  # of parameters that are named on the first screen
 
 
 class Kind(NamedTuple):
@@ -126,8 +106,8 @@ class Kind(NamedTuple):
     less: bool
 
 
-BITS, SHARE = Kind(in_bits, markup.bits_range, True), Kind(percent, markup.percent_range, False)
-SIZE = Kind(lambda size: f"{number(size)} MB", markup.bits_range, True)
+BITS, SHARE = Kind(in_bits, bits_range, True), Kind(percent, percent_range, False)
+SIZE = Kind(lambda size: f"{number(size)} MB", bits_range, True)
 TIME = Kind(lambda time: f"{number(time)} ms", lambda limits: f"95 % within {number(limits[1])} ms", True)
 FIGURES = (  # name in summary.json or speeds.json, title, section with more, kind, and place of the interval
     ("bits_per_byte", "Bits per byte, all text", "Bits per byte", BITS, "bits_per_byte.all"),
@@ -147,34 +127,34 @@ FIGURES = (  # name in summary.json or speeds.json, title, section with more, ki
 )
 
 
-def overview(evaluation: Metrics, benchmark: Metrics, figures: Metrics, origin: Origin) -> Html:
-    """The key figures of a run with their intervals, and whether they are better than those of its commit."""
-    times, same_machine = times_by_engine(benchmark), figures.get("processor") == origin.former.get("processor")
-    others = () if same_machine else speeds_of(benchmark)  # which are no match
-    former = {name: old for name, old in origin.former.items() if isinstance(old, int | float) and name not in others}
-    rows, verdicts = [], list[str]()
+class Figure(NamedTuple):
+    """A line of the first screen; `part` is the section with more."""
+
+    title: str
+    part: str
+    others: str
+    value: str
+    interval: str
+    former: str
+    verdict: str
+
+
+def first_screen(evaluation: Metrics, benchmark: Metrics, figures: Metrics, former: Metrics) -> list[Figure]:
+    """The key figures of a run with their intervals, and whether they are better than the former ones."""
+    times, timed = times_by_engine(benchmark), speeds_of(benchmark)
+    if figures.get("processor") != former.get("processor"):  # times of another machine are no match
+        former = {name: old for name, old in former.items() if name not in timed}
+    rows = []
     for name, title, part, kind, place in FIGURES:
         if (value := figures.get(name)) is None or (name == "pytorch_token_ms" and "token_ms" in figures):
             continue
         limits, old = _limits(evaluation, times, place), former.get(name)
-        verdicts.append(_verdict(kind, value, old, limits))
-        link = tag("a", title, href=f"#{markup.anchor(part)}")
+        old = old if isinstance(old, int | float) else None
         interval, count = kind.show_range(limits) if limits else "", get_nested(evaluation, "counts", *place.split("."))
         interval += f"; {count:,} cases" if count else ""
-        row = [
-            (link, _others(evaluation, name, kind)),
-            (kind.show(value), interval),
-            ("–" if old is None else kind.show(old), verdicts[-1]),
-        ]
-        rows.append([_cell(*cell) for cell in row[: 3 if former else 2]])
-    head = "", "this run", *([f"commit {origin.commit_name}"] if former else [])
-    note = tag("p", NOTE + (SENSE_NOTE if "sense_first" in figures else ""), class_="note")
-    shown = _news(origin, verdicts) if former else "", markup.table("Key figures", head, rows), note
-    return tag("div", *shown, class_="overview") if rows else tag("p", "Nothing was measured.")
-
-
-def _cell(content: object, small: str) -> Html:
-    return markup.join((content, tag("small", small, class_={BETTER: "holds", WORSE: "fails"}.get(small))))
+        before = ("–", "") if old is None else (kind.show(old), _verdict(kind, value, old, limits))
+        rows.append(Figure(title, part, _others(evaluation, name, kind), kind.show(value), interval, *before))
+    return rows
 
 
 def _limits(evaluation: Metrics, times: Metrics, place: str) -> Limits:
@@ -194,26 +174,14 @@ def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
     return "; ".join(others)
 
 
-def _verdict(kind: Kind, value: float, old: float | None, limits: Limits) -> str:
-    if old is None or value == old:
-        return "" if old is None else SAME
+def _verdict(kind: Kind, value: float, old: float, limits: Limits) -> str:
+    if value == old:
+        return SAME
     if kind is TIME:
         return f"now {number(value / old)} times that" if old else ""
     if limits and limits[0] <= old <= limits[1]:
         return UNCLEAR
     return BETTER if (value < old) == kind.less else WORSE
-
-
-def _news(origin: Origin, verdicts: Sequence[str]) -> Html:
-    """What differs from the commit: the figures, the parameters, and whether the code does."""
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in verdicts]
-    changes = [f"{name} {before or '–'} → {after or '–'}" for name, before, after in origin.changes]
-    changes[MAX_CHANGES:] = [f"{len(changes) - MAX_CHANGES} more"] if len(changes) > MAX_CHANGES else []
-    changes += ["code"] if origin.code_differs else []
-    changed = f"Changed: {'; '.join(changes)}." if changes else "No parameter and no code has changed."
-    return tag(
-        "p", f"Figures since commit {origin.commit_name}: {', '.join(counts) or 'none can be compared'}. {changed}"
-    )
 
 
 # Tables for the plots of DVC: a header and rows, separated by tabs.
@@ -228,23 +196,18 @@ def plot_tables(curve: Curve, evaluation: Metrics, benchmark: Metrics) -> dict[s
     That of validation has only the steps that measure it: in train.tsv DVC draws the other, empty cells as 0. Latencies
     are median milliseconds with a cache; one that was not measured is `nan`, which DVC leaves out.
     """
-    times = {
-        (engine, prompt, name): get_nested(values, key, "p50")
-        for engine, mode, by_prompt in measured_latencies(benchmark)
-        for prompt, values in by_prompt
-        for name, key in TIMES.items()
-        if mode == "cache"
-    }
-    columns = [(engine, name) for engine in ENGINES for name in TIMES]
-    latencies = (
-        (prompt, *(times.get((engine, prompt, name), "nan") for engine, name in columns))
-        for prompt in sorted({prompt for _, prompt, _ in times})
-    )
+    cached = {(one.engine, one.prompt): one.times for one in measured_latencies(benchmark) if one.mode == "cache"}
+    latencies = []
+    for prompt in sorted({prompt for _, prompt in cached}):
+        measured = [cached.get((engine, prompt)) for engine in ENGINES]
+        cells = [get_nested(times, key, "p50", default="nan") for times in measured for key in TIMES.values()]
+        latencies.append((prompt, *cells))
+    columns = [f"{engine}_{name}" for engine in ENGINES for name in TIMES]
     by_source = get_nested(evaluation, "bits_per_byte", "by_source", default={})
     return {
         "validation.tsv": tab_separated(("step", "bits_per_byte"), curve.get("validation_bits_per_byte", [])),
         "bits_per_byte.tsv": tab_separated(("source", "bits_per_byte"), by_source.items()),
-        "latency.tsv": tab_separated(("prompt_tokens", *(f"{one}_{name}" for one, name in columns)), latencies),
+        "latency.tsv": tab_separated(("prompt_tokens", *columns), latencies),
     }
 
 

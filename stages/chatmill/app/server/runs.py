@@ -20,8 +20,7 @@ from chatmill.app.server.security import ApiError, CancellableResponse, send_eve
 from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import Run, judge, measure_runs
 from chatmill.pipeline.processes import USER_ERRORS, error_line
-from chatmill.report.inputs import read_curve
-from chatmill.report.sections import downsample
+from chatmill.report.curves import downsample, read_curve
 
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
 TEST_DATA = Path("data/chat/test.jsonl")
