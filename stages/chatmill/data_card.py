@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,6 @@ from chatmill.personal_data import PERSONAL
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
 AROUND = 24  # characters of an example on each side
-
 
 _TAGS = "a|b|i|u|p|br|hr|div|span|ul|ol|li|table|tr|td|th|img|h[1-6]|script|style|strong|em|pre|code|html|body|font"
 _ALWAYS = {
@@ -95,20 +95,16 @@ def sample_records(file: Path, count: int) -> list[Record]:
             place += len(line)
     chosen: list[tuple[int, Record]] = []
     for number, records in enumerate(sorted(by_source.values(), key=len)):
-        room = (count - len(chosen)) // (len(by_source) - number)
-        chosen += _evenly(records, room)
-    return [record for _, record in sorted(_within_bytes(chosen), key=lambda one: one[0])]
+        chosen += _evenly(records, (count - len(chosen)) // (len(by_source) - number))
+    size = sum(len(record.text) for _, record in chosen)
+    if size > MAX_BYTES:
+        chosen = _evenly(chosen, max(1, len(chosen) * MAX_BYTES // size))
+    return [record for _, record in sorted(chosen, key=itemgetter(0))]
 
 
 def _evenly(records: list[tuple[int, Record]], count: int) -> list[tuple[int, Record]]:
-    if len(records) <= count:
-        return records
+    count = min(count, len(records))
     return [records[number * len(records) // count] for number in range(count)]
-
-
-def _within_bytes(records: list[tuple[int, Record]]) -> list[tuple[int, Record]]:
-    size = sum(len(record.text) for _, record in records)
-    return records if size <= MAX_BYTES else _evenly(records, max(1, len(records) * MAX_BYTES // size))
 
 
 def _spaced_records(file: Path, count: int) -> Iterator[Record]:
@@ -175,17 +171,29 @@ class Card:
 def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None) -> Card:
     """The card of some conversations. Lengths are in tokens with `count_tokens`, or else in characters."""
     chosen = list(records)
-    conversations = [_messages(record.text) for record in chosen]
     lengths = list(count_tokens(chosen)) if count_tokens else [len(record.text) for record in chosen]
-    roles, num_bytes, trained_bytes = _count_messages(chosen, conversations)
-    messages = [message for conversation in conversations for message in conversation]
+    roles, num_bytes, trained_bytes = Counter[str](), 0, 0
+    messages: list[Message] = []
+    turns = []
+    for record in chosen:
+        document = is_document(record.text)
+        found = [Message.from_text("assistant", unescape(record.text))] if document else parse(record.text)
+        roles.update("document" if document else message.role for message in found)
+        turns.append(len(found))
+        messages += found
+        for message, flag in zip(found, record.train or [None] * len(found), strict=True):
+            is_trained = message.role == "assistant" if flag is None else flag
+            for part in message.parts:
+                size = len(part.text.encode("utf-8", "surrogatepass"))
+                num_bytes += size
+                trained_bytes += size if is_trained and part.kind != "output" else 0
     answers = Counter(message.text.strip() for message in messages if message.role == "assistant")
     return Card(
         conversations=len(chosen),
         messages=dict(roles.most_common()),
         bytes=num_bytes,
         trained_bytes=trained_bytes,
-        turns=spread(map(len, conversations)),
+        turns=spread(turns),
         unit="tokens" if count_tokens else "characters",
         lengths=spread(lengths),
         cut=None if context is None else sum(length > context for length in lengths),
@@ -201,28 +209,6 @@ def spread(values: Iterable[int]) -> Spread:
     if not ordered:
         return Spread(0, 0, 0)
     return Spread(*(ordered[-(-len(ordered) * share // 100) - 1] for share in (50, 95, 100)))
-
-
-def _messages(text: str) -> list[Message]:
-    """The messages of a record; a document is one of the assistant, as all of it is trained."""
-    return [Message.from_text("assistant", unescape(text))] if is_document(text) else parse(text)
-
-
-def _count_messages(
-    records: Sequence[Record], conversations: Sequence[Sequence[Message]]
-) -> tuple[Counter[str], int, int]:
-    """Messages by role, and the bytes of all text and of trained text."""
-    roles, num_bytes, trained_bytes = Counter[str](), 0, 0
-    for record, messages in zip(records, conversations, strict=True):
-        flags = record.train or [None] * len(messages)
-        for message, flag in zip(messages, flags, strict=True):
-            roles["document" if is_document(record.text) else message.role] += 1
-            is_trained = message.role == "assistant" if flag is None else flag
-            for part in message.parts:
-                size = len(part.text.encode("utf-8", "surrogatepass"))
-                num_bytes += size
-                trained_bytes += size if is_trained and part.kind != "output" else 0
-    return roles, num_bytes, trained_bytes
 
 
 def _odd_messages(messages: Iterable[Message]) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,7 @@ as it is seen, and is read by screen readers.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from chatmill.report.markup import Html, number, tag
@@ -14,7 +14,9 @@ WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text 
 TOP, BOTTOM, LEFT = 26, 40, 40
 LETTER, LINE = 7.5, 15  # width of a letter and height of a line of the labels
 SMOOTHED = 5  # points, of which the mean is drawn in place of the middle one
-MIN_SMOOTHED = 20  # points of a line that is smoothed
+MIN_SMOOTHED = 20  # points of a line; one of fewer is drawn with its points
+
+Place = Callable[[float, float], tuple[float, float]]  # where values stand in the drawing
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,7 @@ class Axis:
 
 def linear_axis(name: str, values: Iterable[float]) -> Axis:
     """An axis from 0 to above the greatest value, with two to six round ticks."""
-    high = max(values, default=0.0)
-    if high <= 0:
-        high = 1.0
+    high = max(values) or 1.0
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * k for k in (1, 2, 5, 10) if high / (power * k) <= 5)
     ticks = [step * k for k in range(math.ceil(high / step - 1e-9) + 1)]
@@ -56,7 +56,7 @@ def linear_axis(name: str, values: Iterable[float]) -> Axis:
 
 def log_axis(name: str, values: Iterable[float]) -> Axis:
     """A logarithmic axis for values above 0, with ticks at 1, 2 and 5 times powers of ten, or at the powers alone."""
-    values = list(values) or [1.0]
+    values = list(values)
     low, high = min(values), max(values)
     powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)
     ticks = [k * 10.0**power for power in powers for k in (1, 2, 5)]
@@ -69,20 +69,26 @@ def log_axis(name: str, values: Iterable[float]) -> Axis:
 
 def category_axis(name: str, values: Iterable[float]) -> Axis:
     """A logarithmic axis for values above 0, with a tick at each of them."""
-    ticks = sorted(set(values)) or [1.0]
+    ticks = sorted(set(values))
     return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
 
 
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
     """A figure with its title; a description in words is included for screen readers."""
-    lines = [line for line in lines if line.points]
-    right = WIDTH - 10 - LETTER * max((len(line.name) for line in lines), default=0)
-    place = _Projection(x, y, right)
+    right = round(WIDTH - 10 - LETTER * max(len(line.name) for line in lines), 1)
+
+    def place(across: float, up: float) -> tuple[float, float]:
+        height = HEIGHT - BOTTOM - y.fraction(up) * (HEIGHT - BOTTOM - TOP)
+        return round(LEFT + x.fraction(across) * (right - LEFT), 1), round(height, 1)
+
+    words = [
+        f"{line.name}: {y.name} from {number(line.points[0][1])} to {number(line.points[-1][1])}" for line in lines
+    ]
     svg = tag(
         "svg",
         tag("title", title),
-        tag("desc", "; ".join(_in_words(line, y) for line in lines)),
-        *_axes(place),
+        tag("desc", "; ".join(words)),
+        *_axes(x, y, right, place),
         *(_draw(line, place) for line in lines),
         *_labels([(line, place(*line.points[-1])[1]) for line in lines], right + 6),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
@@ -91,23 +97,7 @@ def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
     return tag("figure", tag("figcaption", title), svg)
 
 
-@dataclass(frozen=True)
-class _Projection:
-    x: Axis
-    y: Axis
-    right: float
-
-    def __call__(self, x: float, y: float) -> tuple[float, float]:
-        across = LEFT + self.x.fraction(x) * (self.right - LEFT)
-        return round(across, 1), round(HEIGHT - BOTTOM - self.y.fraction(y) * (HEIGHT - BOTTOM - TOP), 1)
-
-
-def _in_words(line: Line, y: Axis) -> str:
-    return f"{line.name}: {y.name} from {number(line.points[0][1])} to {number(line.points[-1][1])}"
-
-
-def _axes(place: _Projection) -> Iterator[Html]:
-    x, y, right = place.x, place.y, round(place.right, 1)
+def _axes(x: Axis, y: Axis, right: float, place: Place) -> Iterator[Html]:
     for tick in y.ticks:
         _, height = place(x.low, tick)
         yield tag("line", x1=LEFT, x2=right, y1=height, y2=height, class_="grid")
@@ -119,19 +109,25 @@ def _axes(place: _Projection) -> Iterator[Html]:
     yield tag("text", x.name, x=right, y=HEIGHT - 5, text_anchor="end")
 
 
-def _draw(line: Line, place: _Projection) -> Html:
+def _draw(line: Line, place: Place) -> Html:
     points = [place(*point) for point in line.points]
     ranges = [
         tag("line", x1=across, x2=across, y1=height, y2=place(x, upper)[1], class_="range")
         for (x, _), (across, height), upper in zip(line.points, points, line.upper, strict=False)
     ]
-    path = " ".join(f"{across},{height}" for across, height in points)
-    dots = [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) < 20 else []
-    polyline = tag("polyline", points=path, stroke_dasharray="5 4" if line.dashed else None)
-    if line.smooth and len(points) >= MIN_SMOOTHED:
-        mean = " ".join(f"{across},{height}" for across, height in (place(*point) for point in smoothed(line.points)))
-        polyline = tag("g", tag("polyline", points=path, class_="faint"), tag("polyline", points=mean))
-    return tag("g", *ranges, polyline, *dots, class_=f"line color{line.color}")
+    dots = (
+        [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) < MIN_SMOOTHED else []
+    )
+    if line.smooth and not dots:
+        mean = _polyline([place(*point) for point in smoothed(line.points)])
+        drawn = tag("g", _polyline(points, class_="faint"), mean)
+    else:
+        drawn = _polyline(points, stroke_dasharray="5 4" if line.dashed else None)
+    return tag("g", *ranges, drawn, *dots, class_=f"line color{line.color}")
+
+
+def _polyline(points: Sequence[tuple[float, float]], **attributes: object) -> Html:
+    return tag("polyline", points=" ".join(f"{across},{height}" for across, height in points), **attributes)
 
 
 def smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -156,17 +152,3 @@ def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
         lowest = heights[index] - LINE
     for (line, _), height in zip(ends, heights, strict=True):
         yield tag("text", line.name, x=round(left, 1), y=round(height + 4, 1), class_=f"name color{line.color}")
-
-
-def bar(share: float | None, color: int = 0, interval: Sequence[float] | None = None) -> Html:
-    """A bar that fills a share of its cell, from 0 to 1, with a line for its interval; empty for None."""
-    if share is None:
-        return Html()
-    rect = tag("rect", width=_length(share), height=10, rx=1)
-    low, high = interval or (0, 0)
-    line = tag("line", x1=_length(low), x2=_length(high), y1=5, y2=5, class_="interval") if interval else ""
-    return tag("svg", rect, line, class_=f"bar color{color}", width="100%", height=10, aria_hidden="true")
-
-
-def _length(share: float) -> str:
-    return f"{100 * min(max(share, 0), 1):.1f}%"

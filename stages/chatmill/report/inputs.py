@@ -11,7 +11,7 @@ from typing import NamedTuple
 from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
 from chatmill.pipeline.manifest import read_text
-from chatmill.pipeline.params_file import PARAMS_FILE, parse_params, read_params
+from chatmill.pipeline.params_file import PARAMS_FILE, parse_params
 from chatmill.report.markup import Metrics, dotted, get_nested
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
@@ -94,18 +94,22 @@ def read_origin(folder: Path) -> Origin:
     experiment = os.environ.get("DVC_EXP_NAME")
     former = _of_commit(folder, commit, SUMMARY)
     former |= _of_cache(folder, _of_commit(folder, commit, "dvc.lock"), SPEEDS) if former else {}
-    changes = _changes(folder, _of_commit(folder, commit, str(PARAMS_FILE)))
+    changes = _changes(_of_commit(folder, commit, str(PARAMS_FILE)), _of_file(folder / PARAMS_FILE))
     return Origin(written, experiment, commit or None, subject or None, bool(changed), changes, former)
 
 
 def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
     """What a file of YAML or JSON says in a commit; empty where it cannot be read."""
-    return _parsed(_git(folder, "show", f"{commit}:./{file}") or "")
+    return _parsed((_git(folder, "show", f"{commit}:./{file}") or "").encode())
 
 
-def _parsed(content: str) -> Metrics:
+def _of_file(file: Path) -> Metrics:
+    return _parsed(file.read_bytes() if file.is_file() else b"")
+
+
+def _parsed(content: bytes) -> Metrics:
     try:
-        return parse_params(content.encode(), "")
+        return parse_params(content, "")
     except ValueError:
         return {}
 
@@ -117,19 +121,15 @@ def _of_cache(folder: Path, lock: Metrics, file: str) -> Metrics:
     cache = folder / ".dvc" / config.get("cache", "dir", fallback="cache") / "files/md5"
     outs = get_nested(lock, "stages", "report", "outs", default=[])
     digest = next((out["md5"] for out in outs if out["path"] == file), "none")
-    cached = cache / digest[:2] / digest[2:]
-    return _parsed(cached.read_text("utf-8", "replace")) if cached.is_file() else {}
+    return _of_file(cache / digest[:2] / digest[2:])
 
 
-def _changes(folder: Path, before: Metrics) -> list[Change]:
-    """The parameters that differ from those before; none where either cannot be read."""
-    try:
-        after = read_params(folder / PARAMS_FILE) if before else {}
-    except ValueError:
+def _changes(before: Metrics, after: Metrics) -> list[Change]:
+    """The parameters that differ; none where either cannot be read."""
+    if not before or not after:
         return []
-    old, new = (dict(dotted(values)) for values in (before if after else {}, after))
-    names = [name for name in old | new if old.get(name) != new.get(name)]
-    return [Change(name, old.get(name), new.get(name)) for name in names]
+    old, new = dict(dotted(before)), dict(dotted(after))
+    return [Change(name, old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
