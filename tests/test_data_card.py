@@ -10,9 +10,9 @@ def record(*texts, train=None):
 
 
 def test_messages_bytes_and_copies_are_counted():
-    card = make_card([record("Hi", "Höh"), record("Hi", "Höh"), record("Oh", "No", "So", "Yes")])
-    assert (card.conversations, card.messages, card.bytes) == (3, {"user": 4, "assistant": 4}, 21)
-    assert (card.trained_bytes, card.duplicates, card.answers) == (13, 1, {"Höh": 2})
+    card = make_card([*[record("Hi", "Höh")] * 3, record("Oh", "No", "So", "Yes")])
+    assert (card.conversations, card.messages, card.bytes) == (4, {"user": 5, "assistant": 5}, 27)
+    assert (card.trained_bytes, card.duplicates, card.frequent_answers) == (17, 2, {"Höh": 3})
     assert card.turns == Spread(2, 4, 4)
 
 

@@ -158,14 +158,8 @@ class Card:
     lengths: Spread  # of rendered conversations
     cut: int | None  # conversations longer than the context; None without a context
     duplicates: int  # conversations that are equal to an earlier one
-    answers: dict[str, int]  # the most frequent ones, of those given more than once
+    frequent_answers: dict[str, int]  # given three times or more, and not in a few of many conversations
     odd: dict[str, dict[str, Any]]  # messages with something odd: count and examples
-
-    @property
-    def frequent_answers(self) -> dict[str, int]:
-        """The answers that are given three times or more, and not in a few of many conversations."""
-        fewest = max(2, MIN_SHARE * self.conversations)
-        return {text: count for text, count in self.answers.items() if count > fewest}
 
 
 def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, context: int | None = None) -> Card:
@@ -188,6 +182,7 @@ def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, c
                 num_bytes += size
                 trained_bytes += size if is_trained and part.kind != "output" else 0
     answers = Counter(message.text.strip() for message in messages if message.role == "assistant")
+    fewest = max(2, MIN_SHARE * len(chosen))
     return Card(
         conversations=len(chosen),
         messages=dict(roles.most_common()),
@@ -198,7 +193,7 @@ def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, c
         lengths=spread(lengths),
         cut=None if context is None else sum(length > context for length in lengths),
         duplicates=len(chosen) - len({record.text for record in chosen}),
-        answers={text: count for text, count in answers.most_common(MAX_ANSWERS) if count > 1 and text},
+        frequent_answers={text: count for text, count in answers.most_common(MAX_ANSWERS) if text and count > fewest},
         odd=_odd_messages(messages),
     )
 

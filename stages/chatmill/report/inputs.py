@@ -5,10 +5,11 @@ import os
 import subprocess
 from configparser import RawConfigParser
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from chatmill.conversation import Record
 from chatmill.data_card import Card, Count, make_card, sample_records
 from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params
@@ -41,19 +42,13 @@ def read_samples(file: Path) -> list[Metrics]:
 
 
 def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:
-    by_source: dict[str, list[Record]] = {}
-    for record in sample_records(train, SAMPLED):
-        by_source.setdefault(record.source, []).append(record)
-    return {
-        source: make_card(records, count_tokens=count_tokens, context=context)
-        for source, records in sorted(by_source.items())
-    }
+    source_of = attrgetter("source")
+    by_source = groupby(sorted(sample_records(train, SAMPLED), key=source_of), key=source_of)
+    return {source: make_card(some, count_tokens=count_tokens, context=context) for source, some in by_source}
 
 
 # Where a run comes from: the commit that it began at, the experiment it is, and the parameters that it changes.
 
-GIT_SECONDS = 10
-COMMIT_LETTERS = 7
 SUMMARY, SPEEDS = "data/metrics/summary.json", "data/metrics/speeds.json"  # the second is not in git
 
 
@@ -83,7 +78,7 @@ class Origin(NamedTuple):
 
     @property
     def commit_name(self) -> str | None:
-        return self.commit and self.commit[:COMMIT_LETTERS]
+        return self.commit and self.commit[:7]
 
 
 def read_origin(folder: Path) -> Origin:
@@ -91,11 +86,12 @@ def read_origin(folder: Path) -> Origin:
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
     written = datetime.now(UTC).replace(microsecond=0)
-    experiment = os.environ.get("DVC_EXP_NAME")
     former = _of_commit(folder, commit, SUMMARY)
     former |= _of_cache(folder, _of_commit(folder, commit, "dvc.lock"), SPEEDS) if former else {}
     changes = _changes(_of_commit(folder, commit, str(PARAMS_FILE)), _of_file(folder / PARAMS_FILE))
-    return Origin(written, experiment, commit or None, subject or None, bool(changed), changes, former)
+    return Origin(
+        written, os.environ.get("DVC_EXP_NAME"), commit or None, subject or None, bool(changed), changes, former
+    )
 
 
 def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
@@ -136,7 +132,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     """What git writes; None where there is no git, or it fails."""
     command = ["git", "-C", str(folder), *arguments]
     try:
-        run = subprocess.run(command, capture_output=True, timeout=GIT_SECONDS, check=False)
+        run = subprocess.run(command, capture_output=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return run.stdout.decode("utf-8", "replace").strip() if run.returncode == 0 else None

@@ -8,20 +8,9 @@ from typing import Any
 
 from jinja2 import ChainableUndefined, Environment, Template, Undefined
 
+from chatmill.report import markup
 from chatmill.report.inputs import Origin
-from chatmill.report.markup import (
-    Html,
-    Metrics,
-    anchor,
-    bits_range,
-    document,
-    get_nested,
-    in_bits,
-    number,
-    percent,
-    percent_range,
-    to_html,
-)
+from chatmill.report.markup import Html, Metrics, get_nested, in_bits, percent
 from chatmill.report.speed import PROMPT_TOKENS, latency_chart, measured_latencies
 from chatmill.report.summary import BETTER, VERDICTS, WORSE, Figure
 
@@ -43,10 +32,16 @@ def page(
     evaluation, benchmark, soft_tokenizer = evaluation or {}, benchmark or {}, soft_tokenizer or {}
     counts = Counter(figure.verdict for figure in figures)
     content |= {
-        "checks": checks(evaluation),
+        "origin": origin,
+        "figures": figures,
         "verdicts": {verdict: counts[verdict] for verdict in VERDICTS if counts[verdict]},
-        "skills": skill_names(evaluation),
         "colors": {BETTER: "holds", WORSE: "fails"},
+        "prompt_tokens": PROMPT_TOKENS,
+        "evaluation": evaluation,
+        "checks": checks(evaluation),
+        "skills": skill_names(evaluation),
+        "benchmark": benchmark,
+        "soft_tokenizer": soft_tokenizer,
         "soft_subsets": [(title, soft_tokenizer[key]) for key, title in TOKEN_SUBSETS.items() if key in soft_tokenizer],
     }
     if latencies := list(measured_latencies(benchmark)):
@@ -54,16 +49,8 @@ def page(
         content["latencies"] = latencies
         content["time_per_token"] = latency_chart("Time per token", "token_ms", latencies, limit)
         content["time_to_first_token"] = latency_chart("Time to the first token", "ttft_ms", cached)
-    sections = _template().render(
-        content,
-        origin=origin,
-        figures=figures,
-        evaluation=evaluation,
-        benchmark=benchmark,
-        soft_tokenizer=soft_tokenizer,
-        prompt_tokens=PROMPT_TOKENS,
-    )
-    return document(f"chatmill report: {origin.name}" if origin.name else "chatmill report", Html(sections))
+    title = f"chatmill report: {origin.name}" if origin.name else "chatmill report"
+    return markup.document(title, Html(_template().render(content)))
 
 
 def checks(evaluation: Metrics) -> list[tuple[bool, str]]:
@@ -92,12 +79,11 @@ def skill_names(evaluation: Metrics) -> list[str]:
 
 @cache
 def _template() -> Template:
-    environment = Environment(
-        autoescape=True, finalize=to_html, lstrip_blocks=True, trim_blocks=True, undefined=ChainableUndefined
-    )
-    for show in (number, percent, in_bits, percent_range, bits_range):
+    settings: dict[str, Any] = {"lstrip_blocks": True, "trim_blocks": True, "undefined": ChainableUndefined}
+    environment = Environment(autoescape=True, finalize=markup.to_html, **settings)
+    for show in (markup.number, percent, in_bits, markup.percent_range, markup.bits_range):
         environment.filters[show.__name__] = _of_measured(show)
-    environment.filters |= {"anchor": anchor, "spaced": lambda name: name.replace("_", " ")}
+    environment.filters |= {"anchor": markup.anchor, "spaced": lambda name: name.replace("_", " ")}
     return environment.from_string(files("chatmill.report").joinpath("sections.html.jinja").read_text("utf-8"))
 
 

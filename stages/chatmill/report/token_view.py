@@ -10,7 +10,11 @@ from chatmill.report.markup import Html, join, table, tag
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 MARKS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
-LOSS_NAMES = {LossKind.TRAINED: "trained", LossKind.PROMPT: "prompt", LossKind.IGNORED: "ignored"}
+LOSS_NAMES: dict[LossKind | None, str] = {
+    LossKind.TRAINED: "trained",
+    LossKind.PROMPT: "prompt",
+    LossKind.IGNORED: "ignored",
+}
 COLORS = 5  # in the page's palette for tokens
 
 _PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that are not UTF-8, as `surrogateescape` decodes them
@@ -66,25 +70,15 @@ def token_list(tokens: Sequence[Token]) -> Html:
 
 def loss_mask_view(tokens: Sequence[Token]) -> Html:
     """A conversation's tokens with their ids, marked by their kind of loss, and the same as a table."""
-    items = [_item(token, _count(token), tag("small", token.id)) for token in tokens]
+    items = [_item(token, LOSS_NAMES[token.loss], tag("small", token.id)) for token in tokens]
     legend = [
         tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
         for loss, name in LOSS_NAMES.items()
     ]
-    rows = [(visible(token.content), token.id, _count(token)) for token in tokens]
+    rows = [(visible(token.content), token.id, LOSS_NAMES[token.loss]) for token in tokens]
     as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
-    return join(
-        [
-            tag("p", "What the model is trained on, by an example: ", *legend, class_="note"),
-            tag("ol", *items, class_="tokens"),
-            tag("details", tag("summary", "As a table"), as_table),
-        ]
-    )
-
-
-def _count(token: Token) -> str:
-    assert token.loss is not None, "the token of a plain text has no loss"
-    return LOSS_NAMES[token.loss]
+    note = tag("p", "What the model is trained on, by an example: ", *legend, class_="note")
+    return join((note, tag("ol", *items, class_="tokens"), tag("details", tag("summary", "As a table"), as_table)))
 
 
 def _item(token: Token, color: str, *details: Html) -> Html:

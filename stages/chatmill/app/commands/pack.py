@@ -5,7 +5,7 @@ import hashlib
 import json
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -24,8 +24,6 @@ from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.params_file import parse_params
 from chatmill.report.markup import get_nested
 from chatmill.tokenizer.formats.tokenizer_loading import load
-
-# The model card: what the model is, what it was trained on, how good it is, and how each runtime runs it.
 
 LICENSES = "raw/licenses.yaml"  # of the sources, by their names
 SAMPLES = "samples.jsonl"  # answers that the evaluation wrote down
@@ -94,16 +92,15 @@ def _head(name: str, parts: Sequence[str], sources: Mapping[str, Any], found: Ma
     licenses = [one.lower() for one in told("license")] if all("license" in one for one in sources.values()) else []
     several = {"license": "other", "license_name": "-and-".join(licenses), "license_link": "README.md"}
     metrics = [
-        {"type": place, "name": f"{title}{f' (95 %: {interval})' if interval else ''}", "value": value}
+        {"type": place, "name": f"{title} (95 %: {interval})" if interval else title, "value": value}
         for title, place, value, interval, _ in _measured(found)
     ]
     dataset = {"type": "chatmill", "name": "the test set of its sources", "split": "test"}
     result = {"task": {"type": "text-generation"}, "dataset": dataset, "metrics": metrics}
-    fields = {"license": licenses[0]} if len(licenses) == 1 else several if licenses else {}
-    return fields | {
-        **{
-            key: values for key, values in {"language": told("language"), "datasets": told("dataset")}.items() if values
-        },
+    lists = {"language": told("language"), "datasets": told("dataset")}
+    return {
+        **({"license": licenses[0]} if len(licenses) == 1 else several if licenses else {}),
+        **{key: values for key, values in lists.items() if values},
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["chatmill", *(tag for tag in ("gguf", "onnx") if tag in parts)],
@@ -145,31 +142,31 @@ def pack(data: Path, out: Path, name: str) -> tuple[list[str], dict[str, str]]:
     is damaged, or a part is another model's.
     """
     fingerprint = _check(data / "model")
-    for name_of_file in ("metrics/mix.json", "metrics/evaluate.json", SAMPLES):
-        if not (data / name_of_file).is_file():
-            raise ValueError(f"{data / name_of_file}: no such file: the card needs it: run `dvc repro`")
+    for file in ("metrics/mix.json", "metrics/evaluate.json", SAMPLES):
+        if not (data / file).is_file():
+            raise ValueError(f"{data / file}: no such file: the card needs it: run `dvc repro`")
     out.mkdir()
-    _copy(data / "model", out, [file.name for file in _files(data / "model")])
+    _copy(data / "model", out, _names(data / "model"))
     packed: list[str] = []
     missing: dict[str, str] = {}
     for part, place in _PARTS.items():
         if reason := _missing(data / place, part, fingerprint):
             missing[part] = reason
-            continue
-        _copy(data / place, out / part, _chosen(data / place, part))
-        packed.append(part)
+        else:
+            _copy(data / place, out / part, _chosen(data / place, part))
+            packed.append(part)
     if "onnx" in packed:  # transformers.js finds its settings in this file
         shutil.copyfile(data / "export/onnx/config.json", out / "config.json")
-    try:
-        export_qwen3c(data / "model", out / "qwen3c")
-        packed.append("qwen3c")
-    except ValueError as error:
-        missing["qwen3c"] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
-    try:
-        (out / PAGE).write_bytes(build_page(data / "model", name))
-        packed.append("page")
-    except ValueError as error:
-        missing["page"] = str(error)
+    converted: dict[str, Callable[[], object]] = {
+        "qwen3c": lambda: export_qwen3c(data / "model", out / "qwen3c"),
+        "page": lambda: (out / PAGE).write_bytes(build_page(data / "model", name)),
+    }
+    for part, convert in converted.items():
+        try:
+            convert()
+            packed.append(part)
+        except ValueError as error:
+            missing[part] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
     (out / CARD).write_text(model_card(data, name, packed, missing), encoding="utf-8")
     (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
     return packed, missing
@@ -191,26 +188,21 @@ def _missing(folder: Path, part: str, fingerprint: str) -> str | None:
         raise ValueError(f"{folder}: of another tokenizer than the model's: run `dvc repro`")
     if _chosen(folder, part):
         return None
-    reasons = json.loads((folder / FORMATS).read_text(encoding="utf-8")) if (folder / FORMATS).is_file() else {}
-    found = [entry["reason"] for entry in reasons.values() if "reason" in entry]
-    return found[0] if found else f"{folder} has no files of it"
+    reasons = json.loads((folder / FORMATS).read_bytes()) if (folder / FORMATS).is_file() else {}
+    return next((one["reason"] for one in reasons.values() if "reason" in one), f"{folder} has no files of it")
 
 
 def _chosen(folder: Path, part: str) -> list[str]:
-    names = [file.name for file in _files(folder)]
-    match part:
-        case "onnx":
-            return [name for name in names if name.removesuffix("_data") in TRANSFORMERS_JS]
-        case "genai":
-            has_graph = "model_genai.onnx" in names
-            return [name for name in names if name not in TRANSFORMERS_JS] if has_graph else []
-        case "gguf":
-            return names if any(name.endswith(".gguf") for name in names) else []
-    return names
+    names = _names(folder)
+    if part == "onnx":
+        return [name for name in names if name.removesuffix("_data") in TRANSFORMERS_JS]
+    if part == "genai":
+        return [name for name in names if name not in TRANSFORMERS_JS] if "model_genai.onnx" in names else []
+    return names if part != "gguf" or any(folder.glob("*.gguf")) else []
 
 
-def _files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.name not in (MANIFEST_NAME, FORMATS))
+def _names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir() if file.name not in (MANIFEST_NAME, FORMATS))
 
 
 def _copy(folder: Path, out: Path, names: list[str]) -> None:
@@ -228,8 +220,6 @@ def _sums(folder: Path) -> Iterator[str]:
         with file.open("rb") as stream:
             yield f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.relative_to(folder).as_posix()}\n"
 
-
-# Pack a model for others: one folder for all runtimes, with a model card and checksums.
 
 EPILOG = """examples:
   chatmill pack packed
@@ -251,10 +241,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     is_pack = (options.out / SUMS).is_file() and (options.out / CARD).is_file()
-    if options.out.exists() and not options.force:
-        raise ValueError(f"{options.out}: already exists: name a new folder, or pass --force")
-    if options.out.exists() and not is_pack:
-        raise ValueError(f"{options.out}: was not packed by chatmill, so it is not replaced: name a new folder")
+    if options.out.exists() and not (options.force and is_pack):
+        raise ValueError(
+            f"{options.out}: already exists: name a new folder, or pass --force where it was packed before"
+        )
     with arguments.new_output(options.out, replaces=True) as place:
         packed, missing = pack(options.data, place, options.name)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
