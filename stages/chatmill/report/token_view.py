@@ -10,11 +10,7 @@ from chatmill.report.markup import Html, join, table, tag
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 MARKS = {chr(code): chr(0x2400 + code) for code in range(0x20)} | {" ": "·", "\n": "↵", "\t": "⇥", "\x7f": "␡"}
-LOSS_NAMES: dict[LossKind | None, str] = {
-    LossKind.TRAINED: "trained",
-    LossKind.PROMPT: "prompt",
-    LossKind.IGNORED: "ignored",
-}
+LOSS_NAMES = {LossKind.TRAINED: "trained", LossKind.PROMPT: "prompt", LossKind.IGNORED: "ignored"}
 COLORS = 5  # in the page's palette for tokens
 
 _PIECES = re.compile(r"[\udc80-\udcff]+|[\s\S]")  # bytes that are not UTF-8, as `surrogateescape` decodes them
@@ -70,12 +66,13 @@ def token_list(tokens: Sequence[Token]) -> Html:
 
 def loss_mask_view(tokens: Sequence[Token]) -> Html:
     """A conversation's tokens with their ids, marked by their kind of loss, and the same as a table."""
-    items = [_item(token, LOSS_NAMES[token.loss], tag("small", token.id)) for token in tokens]
+    losses = [LOSS_NAMES[token.loss] for token in tokens if token.loss is not None]
+    items = [_item(token, loss, tag("small", token.id)) for token, loss in zip(tokens, losses, strict=True)]
     legend = [
         tag("span", f"{name} {sum(token.loss == loss for token in tokens)}", class_=f"token {name}")
         for loss, name in LOSS_NAMES.items()
     ]
-    rows = [(visible(token.content), token.id, LOSS_NAMES[token.loss]) for token in tokens]
+    rows = [(visible(token.content), token.id, loss) for token, loss in zip(tokens, losses, strict=True)]
     as_table = table("Tokens of the conversation", ("token", "id", "loss"), rows)
     note = tag("p", "What the model is trained on, by an example: ", *legend, class_="note")
     return join((note, tag("ol", *items, class_="tokens"), tag("details", tag("summary", "As a table"), as_table)))
