@@ -40,13 +40,8 @@ def loading(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_answers(add: Add) -> None:
-    add(
-        "--max-tokens",
-        type=int,
-        default=MAX_TOKENS,
-        metavar="N",
-        help="maximum tokens of an answer (default: %(default)s)",
-    )
+    tokens_help = "maximum tokens of an answer (default: %(default)s)"
+    add("--max-tokens", type=int, default=MAX_TOKENS, metavar="N", help=tokens_help)
     add("--temperature", type=float, default=0.0, metavar="T", help="0 (default): always the likeliest token")
     add("--top-k", type=int, default=0, metavar="N", help="only the top N tokens; 0 (default): all")
     add("--top-p", type=float, default=1.0, metavar="P", help="only the top tokens with total probability P")
@@ -65,10 +60,15 @@ def sampling(options: argparse.Namespace) -> Sampling:
     return Sampling(**{field.name: given[field.name] for field in fields(Sampling) if field.name in given})
 
 
-def check_positive(name: str, value: int, maximum: float = inf) -> int:
-    """The value. Raises ValueError where it is less than 1, or above `maximum`."""
-    if not 1 <= value <= maximum:
-        raise ValueError(f"{name}: expected 1 {'or more' if maximum == inf else f'to {maximum}'}, got {value}")
+def check_range(name: str, value: float, minimum: float, maximum: float = inf) -> None:
+    if not minimum <= value <= maximum:
+        expected = f"{minimum} or more" if maximum == inf else f"{minimum} to {maximum}"
+        raise ValueError(f"{name}: expected {expected}, got {value}")
+
+
+def check_positive(name: str, value: int) -> int:
+    """The value. Raises ValueError where it is less than 1."""
+    check_range(name, value, 1)
     return value
 
 
@@ -81,7 +81,7 @@ def check_answers(options: argparse.Namespace) -> None:
     """Raise ValueError for numbers of tokens or threads out of range."""
     check_positive("--max-tokens", options.max_tokens)
     if options.threads is not None:
-        check_positive("--threads", options.threads, MAX_THREADS)
+        check_range("--threads", options.threads, 1, MAX_THREADS)
 
 
 def check_model_folder(model: Path) -> None:
@@ -115,11 +115,9 @@ def join_prompt(prompt: str | None, appended: str | None) -> str:
 def read_text(file: str) -> str:
     """The text of a UTF-8 file, or of standard input if it is -. Raises ValueError for what `decode` refuses."""
     if file == STDIN:
-        content, name = sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "standard input"
-    else:
-        with Path(file).open("rb") as stream:
-            content, name = stream.read(MAX_INPUT_BYTES + 1), file
-    return decode(content, name)
+        return decode(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "standard input")
+    with Path(file).open("rb") as stream:
+        return decode(stream.read(MAX_INPUT_BYTES + 1), file)
 
 
 def decode(content: bytes, name: str, max_bytes: float = MAX_INPUT_BYTES) -> str:

@@ -9,10 +9,11 @@ import io
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from chatmill.app.arguments import MAX_INPUT_BYTES, decode
 from chatmill.app.named_models import named_errors
@@ -28,11 +29,9 @@ MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
     """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
     text = decode(content, name)
-    if _is_json_of_conversations(text):
-        return _select(values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES), number, name)
-    if number != 1:
-        raise ValueError(f"{name}: no conversation {number}: the input is one text")
-    return _parse_entry(name, text)
+    is_json = _is_json_of_conversations(text)
+    entries = values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES) if is_json else [(name, text)]
+    return _select(entries, number, name)
 
 
 def read_input_file(file: Path, number: int) -> TextOrConversation:
@@ -40,10 +39,8 @@ def read_input_file(file: Path, number: int) -> TextOrConversation:
 
     Raises ValueError with file and line.
     """
-    from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
-
-    with open_decompressed(file) as stream:
-        if {".json", ".jsonl"} & set(file.suffixes):
+    with _opened(file) as (stream, is_json):
+        if is_json:
             return _select(values(file, stream, MAX_INPUT_BYTES), number, str(file))
         return parse_input(stream.read(MAX_INPUT_BYTES + 1), number, str(file))
 
@@ -53,15 +50,19 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
 
     Raises ValueError with file and line.
     """
-    from chatmill.datasets.formats.row_readers import open_decompressed  # as above
+    with _opened(file) as (stream, is_json):
+        one_text = [] if is_json else [(str(file), decode(stream.read(), str(file), max_bytes=inf))]
+        for place, entry in _entries(values(file, stream, MAX_INPUT_BYTES) if is_json else one_text):
+            yield place, _parse_entry(place, entry, max_characters=inf)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[BinaryIO, bool]]:
+    """The content of a file, and whether it is JSON by its name."""
+    from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
 
     with open_decompressed(file) as stream:
-        if {".json", ".jsonl"} & set(file.suffixes):
-            entries = _entries(values(file, stream, MAX_INPUT_BYTES))
-        else:
-            entries = iter([(str(file), decode(stream.read(), str(file), max_bytes=inf))])
-        for place, entry in entries:
-            yield place, _parse_entry(place, entry, max_characters=inf)
+        yield stream, not {".json", ".jsonl"}.isdisjoint(file.suffixes)
 
 
 def text_or_messages(record: Record) -> str | Conversation:

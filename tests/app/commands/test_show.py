@@ -116,7 +116,7 @@ def test_a_pipe_is_read_where_there_is_no_text(tokenizer, monkeypatch, capsys):
         (["x"], "no data/tokenizer here: name a tokenizer with --tokenizer, or run `dvc repro` in the folder"),
         (["x", "--tokenizer", "nowhere"], "nowhere: no such file: expected a tokenizer's folder or file"),
         (["x", "--index", 0], "--index: expected 1 or more, got 0"),
-        (["x", "--index", 2], "TEXT: no conversation 2: the input is one text"),
+        (["x", "--index", 2], "TEXT: no conversation 2: the input has fewer"),
         (["x", "--file", "y"], "text and file: pass only one of TEXT, --file and --source"),
         ([""], "TEXT: expected a text of 1 to 1,000,000 characters, got 0"),
         (["<|im_start|>user"], "TEXT: not a rendered conversation at character 0: '<|im_start|>user'"),

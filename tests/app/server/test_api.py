@@ -216,8 +216,8 @@ def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns(cl
         ({"messages": [{"role": "user", "content": None}]}, (400, "messages", "invalid_value")),
         ({"messages": [{"content": "x"}]}, (400, "messages", "invalid_value")),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, (400, "messages", "invalid_value")),
-        ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, (400, "messages", None)),
-        ({"continue_final_message": True}, (400, "messages", None)),
+        ({"messages": [*HELLO, {"role": "system", "content": "x"}]}, (400, "messages", "invalid_value")),
+        ({"continue_final_message": True}, (400, "messages", "invalid_value")),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_its_parameter(client, parameters, expected):

@@ -1,23 +1,29 @@
 """Serve models: a chat page in the browser, and an API that is compatible with OpenAI's."""
 
 import argparse
+import hashlib
 import os
-import socket
 import threading
 import webbrowser
+from ipaddress import ip_address
 from pathlib import Path
 
+from starlette.responses import Response
+from starlette.routing import Route
+
 from chatmill.app import arguments
-from chatmill.app.arguments import check_positive
+from chatmill.app.arguments import check_range
+from chatmill.app.inputs import read_numbered_chat
 from chatmill.app.named_models import MODEL_FOLDERS, default_model
 from chatmill.app.server.app import Server, bind_socket, create_app
-from chatmill.app.server.models import Model, Models, ServingOptions, load_chat
+from chatmill.app.server.models import Models, ServingOptions
 from chatmill.app.server.runs import Runs
-from chatmill.app.server.security import is_loopback
+from chatmill.app.terminal.terminal_chat import to_json_line
 from chatmill.app.terminal.text import notify, plural
 
 API_KEY_VARIABLE = "CHATMILL_API_KEY"
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette reads of [::1]
+MAX_SECONDS = 86_400
 EPILOG = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
   chatmill serve --open                                 the same, and its page opens in the browser
@@ -39,23 +45,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000, help="0: any free port (default: %(default)s)")
     arguments.add_repeated(add, "--allow-host", metavar="NAME", help="another name of this server")
     arguments.add_repeated(add, "--allow-origin", metavar="URL", help="another site whose pages may send requests")
-    add(
-        "--api-key",
-        default=os.environ.get(API_KEY_VARIABLE),
-        metavar="KEY",
-        help=f"key that requests must send (better set in {API_KEY_VARIABLE})",
-    )
+    key_help = f"key that requests must send (better set in {API_KEY_VARIABLE})"
+    add("--api-key", default=os.environ.get(API_KEY_VARIABLE), metavar="KEY", help=key_help)
     add = command.add_argument_group("limits").add_argument
     add("--parallel", type=int, default=16, metavar="N", help="answers at once, of each model (default: %(default)s)")
     add("--queue", type=int, default=64, metavar="N", help="waiting requests, of each model (default: %(default)s)")
     add("--time-limit", type=float, default=600, metavar="S", help="seconds for an answer (default: %(default)s)")
-    add(
-        "--grace",
-        type=float,
-        default=10,
-        metavar="S",
-        help="seconds that running answers get when the server is stopped (default: %(default)s)",
-    )
+    grace_help = "seconds that running answers get when the server is stopped (default: %(default)s)"
+    add("--grace", type=float, default=10, metavar="S", help=grace_help)
     arguments.add_answers(command.add_argument_group("defaults of sampling, which a request can override").add_argument)
     add = command.add_argument_group("chat page").add_argument
     add("--open", action="store_true", help="open the chat page in a browser")
@@ -65,7 +62,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     check(options)
-    chat = load_chat(options.load) if options.load is not None else None
+    chats = [load_chat(options.load)] if options.load is not None else []
     runs = Runs(Path.cwd())
     serving = ServingOptions(
         arguments.loading(options),
@@ -78,14 +75,28 @@ def run(options: argparse.Namespace) -> None:
     models = Models(options.model or [str(default_model())], serving, runs.model_names)
     with bind_socket(options.host, options.port) as bound:
         for model in models.load_all():
-            notify(f"{model.name}: {describe_model(model)}")
+            engine, slots = model.loaded.engine, plural(model.scheduler.num_slots, "answer")
+            size = f"{engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, {slots} at once"
+            notify(f"{model.name}: {engine.name} on {engine.device}, {size}")
         hosts = [*LOCAL_HOSTS, options.host, *options.allow_host]  # of requests
-        app = create_app(models, runs, hosts, options.allow_origin, options.api_key or None, chat)
-        page = address(bound) + (f"/?load={chat.id}" if chat else "")
+        app = create_app(models, runs, hosts, options.allow_origin, options.api_key or None, *chats)
+        host, port = bound.getsockname()[:2]
+        page = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        page += "".join(f"/?load={chat.path.removeprefix('/chats/')}" for chat in chats)
         print(f"chatmill: {page}", flush=True)
         if options.open:
             threading.Thread(target=open_page, args=[page], daemon=True).start()
         Server(app, models, grace=options.grace, verbose=options.verbose).run([bound])
+
+
+def load_chat(argument: str) -> Route:
+    """The route of a saved chat, by an id under which a browser keeps it: 24 digits, the same for the same messages."""
+    _, conversation = read_numbered_chat(argument)
+    if conversation[-1].role == "user":
+        notify("the last message has no answer and was dropped")
+    line = to_json_line(conversation)
+    chat_id = hashlib.sha256(line.encode()).hexdigest()[:24]
+    return Route(f"/chats/{chat_id}", Response(line, media_type="application/jsonl"), methods=["GET"])
 
 
 def open_page(url: str) -> None:
@@ -96,28 +107,19 @@ def open_page(url: str) -> None:
 
 def check(options: argparse.Namespace) -> None:
     arguments.check_answers(options)
-    check_positive("--parallel", options.parallel, 1024)
-    if options.queue < 0:
-        raise ValueError(f"--queue {options.queue}: expected 0 or more")
-    if not 0 <= options.port < 1 << 16:
-        raise ValueError(f"--port {options.port}: expected 0 to 65535")
-    for name in ("time_limit", "grace"):
-        if not 0 <= getattr(options, name) <= 86_400:
-            raise ValueError(f"--{name.replace('_', '-')} {getattr(options, name)}: expected 0 to 86400 seconds")
+    check_range("--parallel", options.parallel, 1, 1024)
+    check_range("--queue", options.queue, 0)
+    check_range("--port", options.port, 0, (1 << 16) - 1)
+    check_range("--time-limit", options.time_limit, 0, MAX_SECONDS)
+    check_range("--grace", options.grace, 0, MAX_SECONDS)
     if not is_loopback(options.host) and not options.api_key:
         raise ValueError(
             f"--host {options.host}: other machines can reach it: set an API key with {API_KEY_VARIABLE} or --api-key"
         )
 
 
-def address(bound: socket.socket) -> str:
-    host, port = bound.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def describe_model(model: Model) -> str:
-    engine = model.loaded.engine
-    return (
-        f"{engine.name} on {engine.device}, {engine.num_bytes / 1e6:.1f} MB, context {engine.context:,}, "
-        f"{plural(model.scheduler.num_slots, 'answer')} at once"
-    )
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

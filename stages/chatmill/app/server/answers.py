@@ -12,13 +12,13 @@ from itertools import groupby
 from time import time
 from typing import Any
 
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
 from chatmill.app.server.models import Model
 from chatmill.app.server.requests import ChatRequest, GenerationRequest, Prompt
 from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Job, Update
-from chatmill.app.server.security import ApiError, CancellableResponse, send_events, send_response, to_api_error
+from chatmill.app.server.security import ApiError, CancellableResponse, send_events, to_api_error
 from chatmill.app.terminal.tokens import token_of
 from chatmill.conversation import Part
 from chatmill.inference.sampler import TokenLogprob
@@ -27,16 +27,18 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 JsonObject = dict[str, Any]
 
 
-def job_response(model: Model, jobs: Sequence[Job], respond: Callable[[Send], Awaitable[None]]) -> Response:
+def job_response(
+    model: Model, jobs: Sequence[Job], respond: Callable[[Send], Awaitable[Response | None]]
+) -> CancellableResponse:
     """A response while jobs run, which end with it. Raises ApiError if the model's scheduler refuses them."""
     model.scheduler.submit(*jobs)
 
-    async def respond_and_cancel(send: Send) -> None:
+    async def respond_and_cancel(send: Send) -> Response | None:
         try:
-            await respond(send)
+            return await respond(send)
         finally:
             for job in jobs:
-                model.scheduler.cancel(job)
+                job.cancelled = True
 
     return CancellableResponse(respond_and_cancel)
 
@@ -60,8 +62,7 @@ class Answers:
         count, most = self._n * len(prompts), model.scheduler.max_jobs
         if count > most:
             param = "n" if self._n > 1 else "prompt"
-            message = f"{param}: {count} answers: expected at most {most}, as many as this server runs and queues"
-            raise ApiError(400, message, param=param, code="invalid_value")
+            raise ApiError(400, f"{param}: {count} answers: this server runs and queues at most {most}", param=param)
         self._answers = []
         for number in range(count):
             prompt, seed = prompts[number // self._n], (config.sampling.seed + number) % (1 << 64)
@@ -73,18 +74,18 @@ class Answers:
         self._head = {"id": name, "created": int(time()), "model": model.name}
 
     def response(self) -> Response:
-        return job_response(self._model, [answer.job for answer in self._answers], self._send)
+        return job_response(self._model, [answer.job for answer in self._answers], self._respond)
 
-    async def _send(self, send: Send) -> None:
+    async def _respond(self, send: Send) -> Response | None:
         if self._parameters.stream:
             await send_events(send, self._events())
-            return
+            return None
         choices = [await answer.choice() for answer in self._answers]
         totals: JsonObject = {"choices": choices, "usage": self._usage(), **self._timings()}
         if self._parameters.return_token_ids:
             totals["prompt_token_ids"] = self._answers[0].job.prompt_ids
         name = "chat.completion" if self._is_chat else "text_completion"
-        await send_response(send, json_response({"object": name, **self._head, **totals}))
+        return JSONResponse({"object": name, **self._head, **totals})
 
     async def _events(self) -> AsyncIterator[bytes]:
         """The choices one after the other, though they are generated at the same time."""
@@ -97,7 +98,7 @@ class Answers:
 
     def _event(self, content: JsonObject) -> bytes:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
-        return to_json({"object": name, **self._head, **content})
+        return json.dumps({"object": name, **self._head, **content}).encode()
 
     def _usage(self) -> JsonObject:
         """The tokens of the completions, and those of the prompts, each counted once."""
@@ -147,20 +148,18 @@ class _Answer:
 
     async def choice(self) -> JsonObject:
         """The whole choice. Raises ApiError if the job fails."""
-        update = joined([update async for update in self._updates()])
-        text, common = plain_text(update.parts), self._common(update) | {"finish_reason": self.job.finish_reason}
-        if not self._is_chat:
-            return {"text": text, **common}
-        content = {"content": text, "refusal": None, **tool_parts(update.parts)}
-        return {"message": {"role": "assistant", **content}, **common}
+        update = _joined([update async for update in self._updates()])
+        content = {"role": "assistant", "content": _text(update.parts), "refusal": None, **_tool_parts(update.parts)}
+        own = {"message": content} if self._is_chat else {"text": _text(update.parts)}
+        return {**own, **self._common(update), "finish_reason": self.job.finish_reason}
 
     async def chunks(self) -> AsyncIterator[JsonObject]:
         """What is added to the choice, at least once. Raises ApiError if the job fails."""
         delta: JsonObject = {"role": "assistant", "content": ""}
         prompt_ids = {"prompt_token_ids": self.job.prompt_ids} if self._returns_ids else {}
         async for update in self._updates():
-            text = plain_text(update.parts)
-            delta |= ({"content": text} if text else {}) | tool_parts(update.parts)
+            text = _text(update.parts)
+            delta |= ({"content": text} if text else {}) | _tool_parts(update.parts)
             added = {"delta": delta} if self._is_chat else {"text": text}
             yield {"choices": [added | self._common(update)], **prompt_ids}
             delta, prompt_ids = {}, {}
@@ -173,12 +172,12 @@ class _Answer:
         """What is added to the answer, after the prompt where that is to be repeated; at least one."""
         start = [Update([Part("text", self.prompt.echo)] if self.prompt.echo else [], [], [])]
         async for updates in self.job.results.batches():
-            yield joined([*start, *updates])
+            yield _joined([*start, *updates])
             start = []
         if self.job.error:
             raise to_api_error(self.job.error)
         if start:
-            yield joined(start)
+            yield start[0]
 
     def _common(self, update: Update) -> JsonObject:
         token_ids = {"token_ids": update.ids} if self._returns_ids else {}
@@ -205,21 +204,21 @@ class _Answer:
         }
 
 
-def joined(updates: Sequence[Update]) -> Update:
+def _joined(updates: Sequence[Update]) -> Update:
     """The updates as one, with adjacent texts merged into one part."""
     parts: list[Part] = []
     for kind, group in groupby((part for update in updates for part in update.parts), key=lambda part: part.kind):
         same_kind = list(group)
-        parts += [Part("text", plain_text(same_kind))] if kind == "text" else same_kind
+        parts += [Part("text", _text(same_kind))] if kind == "text" else same_kind
     ids = [i for update in updates for i in update.ids]
     return Update(parts, ids, [logprob for update in updates for logprob in update.logprobs])
 
 
-def plain_text(parts: Iterable[Part]) -> str:
+def _text(parts: Iterable[Part]) -> str:
     return "".join(part.text for part in parts if part.kind == "text")
 
 
-def tool_parts(parts: Sequence[Part]) -> JsonObject:
+def _tool_parts(parts: Sequence[Part]) -> JsonObject:
     """The `parts` of an answer; nothing if all are text."""
     if all(part.kind == "text" for part in parts):
         return {}
@@ -231,15 +230,5 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _logprob(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
-    known = token_of(token, tokenizer)
-    text = known.content.decode("utf-8", "replace")
-    return {"token": text, "logprob": logprob, "bytes": list(known.content), "id": token}
-
-
-def json_response(values: JsonObject) -> Response:
-    """A response of JSON; unlike Starlette's, it accepts lone surrogates."""
-    return Response(to_json(values), media_type="application/json")
-
-
-def to_json(values: Any) -> bytes:
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    content = token_of(token, tokenizer).content
+    return {"token": content.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(content), "id": token}

@@ -10,11 +10,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
 from chatmill.app.server import requests
-from chatmill.app.server.answers import Answers, JsonObject, job_response, json_response
+from chatmill.app.server.answers import Answers, JsonObject, job_response
 from chatmill.app.server.models import Model, Models
-from chatmill.app.server.requests import Prompt, chat_prompts, check_ids, parse, text_prompts, tokenize_prompt, too_long
+from chatmill.app.server.requests import (
+    Prompt,
+    chat_prompts,
+    check_ids,
+    check_length,
+    parse,
+    text_prompts,
+    tokenize_prompt,
+)
 from chatmill.app.server.scheduler import GenerationConfig, LogprobsJob
-from chatmill.app.server.security import ApiError, send_response, to_api_error
+from chatmill.app.server.security import to_api_error
 from chatmill.app.terminal.tokens import token_of
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
@@ -31,7 +39,7 @@ async def tokenize(models: Models, request: Request) -> Response:
     parameters = await parse(request, requests.TokenizeRequest)
     model = await models.get(parameters.model)
     ids = await asyncio.to_thread(tokenize_prompt, model, parameters)
-    return json_response({"tokens": ids, "count": len(ids), "max_model_len": model.context})
+    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": model.context})
 
 
 async def detokenize(models: Models, request: Request) -> Response:
@@ -39,7 +47,7 @@ async def detokenize(models: Models, request: Request) -> Response:
     parameters = await parse(request, requests.DetokenizeRequest)
     model = await models.get(parameters.model)
     check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
-    return json_response({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
+    return JSONResponse({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
 
 
 async def token_logprobs(models: Models, request: Request) -> Response:
@@ -47,14 +55,10 @@ async def token_logprobs(models: Models, request: Request) -> Response:
     parameters = await parse(request, requests.TokensRequest)
     model = await models.get(parameters.model)
     check_ids(model, parameters.ids, model.loaded.engine.vocab_size, "ids")
-    if len(parameters.ids) > model.context:
-        raise too_long(len(parameters.ids), model.context, "ids")
-    if len(parameters.ids) > (most := MAX_LOGITS // model.loaded.engine.vocab_size):
-        message = f"ids: expected at most {most}, got {len(parameters.ids)}"
-        raise ApiError(400, message, param="ids", code="invalid_value")
+    check_length(parameters.ids, min(model.context, MAX_LOGITS // model.loaded.engine.vocab_size), "ids")
     job = LogprobsJob(parameters.ids, TOP_LOGPROBS, models.options.time_limit)
 
-    async def respond(send: Send) -> None:
+    async def respond(_: Send) -> Response:
         results = [result async for batch in job.results.batches() for result in batch]
         if job.error:
             raise to_api_error(job.error)
@@ -63,7 +67,7 @@ async def token_logprobs(models: Models, request: Request) -> Response:
         for token, logprob, top_logprobs in results:
             top = [token_entry(i, value, tokenizer) for i, value in top_logprobs]
             entries.append(token_entry(token, logprob, tokenizer) | {"top": top})
-        await send_response(send, json_response({"tokens": entries}))
+        return JSONResponse({"tokens": entries})
 
     return job_response(model, [job], respond)
 
@@ -71,12 +75,12 @@ async def token_logprobs(models: Models, request: Request) -> Response:
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
     """An entry of /tokens: a control token has its name; an id that the tokenizer lacks has no text."""
     known = token_of(token, tokenizer)
-    name, content = (known.content, b"") if known.is_control else (b"", known.content)
+    name = known.content.decode("utf-8", "replace")
     return {
         "id": token,
-        "text": content.decode("utf-8", "replace"),
-        "bytes": list(content),
-        "control": (name.decode("utf-8", "replace") or f"{token}") if known.is_control else None,
+        "text": "" if known.is_control else name,
+        "bytes": [] if known.is_control else list(known.content),
+        "control": (name or f"{token}") if known.is_control else None,
         "logprob": logprob,
     }
 

@@ -5,11 +5,10 @@ import logging
 import mimetypes
 import socket
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import uvicorn
@@ -22,12 +21,12 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from chatmill.app.server import api, requests, runs
-from chatmill.app.server.models import LoadedChat, Models, loaded_chat_routes
+from chatmill.app.server.models import Models
 from chatmill.app.server.security import ApiError, SecurityMiddleware, handle_error
 
 # The pages and their scripts and styles: files of the package.
@@ -38,12 +37,8 @@ for suffix in (".js", ".mjs"):
     mimetypes.add_type("text/javascript", suffix)  # some systems have other types, with which browsers run no script
 
 
-def asset_routes() -> list[BaseRoute]:
-
-    async def page(request: Request) -> Response:
-        return FileResponse(PAGES[request.url.path])
-
-    return [*(Route(path, page) for path in PAGES), Mount("/assets", StaticFiles(directory=STATIC))]
+async def send_page(request: Request) -> Response:
+    return FileResponse(PAGES[request.url.path])
 
 
 # The routes of all endpoints, and their description as /openapi.json.
@@ -60,52 +55,30 @@ ENDPOINTS: dict[str, tuple[Handler, type[requests.ModelRequest] | None]] = {
     "/tokens": (api.token_logprobs, requests.TokensRequest),
     "/health": (api.health, None),
     "/v1/models": (api.list_models, None),
-    "/v1/models/{name}": (api.show_model, None),
+    "/v1/models/{name:path}": (api.show_model, None),
 }
 
 
-def api_routes(models: Models) -> list[Route]:
-    return [
-        *(
-            Route(
-                path.replace("{name}", "{name:path}"),
-                partial(handle, models),
-                methods=["POST" if request_type else "GET"],
-            )
-            for path, (handle, request_type) in ENDPOINTS.items()
-        ),
-        Route("/openapi.json", JSONResponse(openapi()), methods=["GET"]),
-    ]
+def api_routes(models: Models) -> Iterator[Route]:
+    for path, (handle, request_type) in ENDPOINTS.items():
+        yield Route(path, partial(handle, models), methods=["POST" if request_type else "GET"])
+    yield Route("/openapi.json", JSONResponse(openapi()), methods=["GET"])
 
 
 def openapi() -> dict[str, Any]:
-    types = [request_type for _, request_type in ENDPOINTS.values() if request_type]
-    _, schemas = models_json_schema(
-        [(request_type, "validation") for request_type in types], ref_template="#/components/schemas/{model}"
-    )
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."},
-        "paths": {path: _operation(path, *endpoint) for path, endpoint in ENDPOINTS.items()},
-        "components": {"schemas": schemas["$defs"], "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{"key": []}, {}],
-    }
-
-
-def _operation(path: str, handle: Handler, request_type: type[requests.ModelRequest] | None) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
-        "summary": (handle.__doc__ or "").partition("\n")[0],
-        "responses": {"200": {"description": "the result"}, "default": {"description": "an error"}},
-    }
-    if "{name}" in path:
-        schema = {"type": "string"}
-        operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": schema}]
-    if request_type is None:
-        return {"get": operation}
-    body = {"$ref": f"#/components/schemas/{request_type.__name__}"}
-    operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}
-    return {"post": operation}
+    paths: dict[str, Any] = {}
+    for path, (handle, request_type) in ENDPOINTS.items():
+        operation: dict[str, Any] = {"summary": handle.__doc__, "responses": {"200": {"description": "the result"}}}
+        if "{name" in path:
+            operation["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+        if request_type:
+            body = {"schema": {"$ref": f"#/components/schemas/{request_type.__name__}"}}
+            operation["requestBody"] = {"required": True, "content": {"application/json": body}}
+        paths[path.replace(":path", "")] = {"post" if request_type else "get": operation}
+    types = [(request_type, "validation") for _, request_type in ENDPOINTS.values() if request_type]
+    _, schemas = models_json_schema(types, ref_template="#/components/schemas/{model}")
+    info = {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."}
+    return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas["$defs"]}}
 
 
 # The server: the ASGI application, its start and its shutdown.
@@ -116,20 +89,16 @@ MAX_HEADER_BYTES = 32_768  # of a request's line and headers
 
 
 def create_app(
-    models: Models,
-    known_runs: runs.Runs,
-    hosts: list[str],
-    origins: list[str],
-    api_key: str | None,
-    chat: LoadedChat | None = None,
+    models: Models, known_runs: runs.Runs, hosts: list[str], origins: list[str], api_key: str | None, *more: Route
 ) -> Starlette:
-    """The ASGI application: API, runs and pages; `chat` opens in the page."""
+    """The ASGI application: API, runs and pages, and `more` routes."""
     app = Starlette(
         routes=[
             *api_routes(models),
             *known_runs.routes,
-            *loaded_chat_routes(chat),
-            *asset_routes(),
+            *more,
+            *(Route(path, send_page) for path in PAGES),
+            Mount("/assets", StaticFiles(directory=STATIC)),
         ],
         middleware=[
             Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
@@ -150,11 +119,8 @@ def create_app(
 class RedactingFormatter(uvicorn.logging.DefaultFormatter):
     """Logs the traceback and type of an exception, but not its message, which may quote a conversation."""
 
-    def formatException(
-        self, ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-    ) -> str:
-        exception_type, _, trace = ei
-        return "".join([*traceback.format_tb(trace), exception_type.__name__ if exception_type else "no exception"])
+    def formatException(self, ei: Any) -> str:
+        return "".join([*traceback.format_tb(ei[2]), ei[0].__name__])
 
 
 class Server(uvicorn.Server):

@@ -1,53 +1,19 @@
-"""The models of a server, and the saved chat with which its page may open."""
+"""The models of a server: those named at its start, and those of DVC's runs, which are loaded on request."""
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from time import time
 from typing import Any, NamedTuple
 
-from starlette.responses import Response
-from starlette.routing import Route
-
-from chatmill.app.inputs import read_numbered_chat
 from chatmill.app.introduction import introduce
 from chatmill.app.named_models import fetch_model
 from chatmill.app.server.scheduler import Scheduler
 from chatmill.app.server.security import ApiError
-from chatmill.app.terminal.terminal_chat import to_json_line
-from chatmill.app.terminal.text import notify
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
-
-# The saved chat with which the chat page opens, at the address that `chatmill serve --load FILE` prints.
-
-
-class LoadedChat(NamedTuple):
-    """A chat as a line of `messages`; a browser saves it under its id, the same for the same messages."""
-
-    id: str  # 24 hexadecimal digits, as of every chat in a browser
-    line: str
-
-
-def load_chat(argument: str) -> LoadedChat:
-    """Read the chat of `FILE` or `FILE N`, as the terminal does. Raises ValueError where it cannot be read."""
-    _, conversation = read_numbered_chat(argument)
-    if conversation[-1].role == "user":
-        notify("the last message has no answer and was dropped")
-    line = to_json_line(conversation)
-    return LoadedChat(hashlib.sha256(line.encode()).hexdigest()[:24], line)
-
-
-def loaded_chat_routes(chat: LoadedChat | None) -> list[Route]:
-    if chat is None:
-        return []
-    return [Route(f"/chats/{chat.id}", Response(chat.line, media_type="application/jsonl"), methods=["GET"])]
-
-
-# The models of a server: those named at its start, and those of DVC's runs, which are loaded on request.
 
 MAX_IDLE_RUNS = 2  # runs that stay loaded while they are not in use
 
@@ -64,6 +30,7 @@ class ServingOptions(NamedTuple):
 class Model(NamedTuple):
     name: str
     loaded: LoadedModel
+    introduction: dict[str, Any]
     prompt_builder: PromptBuilder
     scheduler: Scheduler
     created: int
@@ -81,19 +48,18 @@ class Models:
     ) -> None:
         self.names, self.options, self._names_of_runs = list(dict.fromkeys(names)), options, names_of_runs
         self._models: dict[str, Model] = {}  # in the order of their last request
-        self._introductions: dict[str, dict[str, Any]] = {}  # of models that were loaded
         self._loading: dict[str, asyncio.Task[Model]] = {}
         self._started = int(time())
 
     def load_all(self) -> list[Model]:
         """Load the models named at the start. Raises ValueError, OSError or MemoryError if one cannot be loaded."""
-        return [self.add(name, self._load(name)) for name in self.names]
+        return [self.add(name, *self._load(name)) for name in self.names]
 
-    def add(self, name: str, loaded: LoadedModel) -> Model:
+    def add(self, name: str, loaded: LoadedModel, introduction: dict[str, Any] | None = None) -> Model:
         """Add a loaded model. Raises ValueError if its tokenizer is another model's."""
         prompt_builder = PromptBuilder(*loaded)
         scheduler = Scheduler(loaded.engine, num_slots=self.options.parallel, max_waiting=self.options.max_waiting)
-        self._models[name] = Model(name, loaded, prompt_builder, scheduler, int(time()))
+        self._models[name] = Model(name, loaded, introduction or {}, prompt_builder, scheduler, int(time()))
         return self._models[name]
 
     async def get(self, name: str | None) -> Model:
@@ -134,41 +100,39 @@ class Models:
             "template": model and model.loaded.template.name,
             "tools": ["calculator"] if model and model.prompt_builder.tool else [],
             "defaults": sampling | {"max_tokens": self.options.max_tokens},
-            **self._introductions.get(name, {"about": None, "prompts": []}),
+            "about": None,
+            "prompts": [],
+            **(model.introduction if model else {}),
         }
 
     async def drain(self, seconds: float) -> None:
         """Wait until all answers are complete, at most `seconds`, then stop the schedulers."""
-        schedulers = [model.scheduler for model in self._models.values()]
-        deadline = asyncio.get_running_loop().time() + seconds
-        while not all(scheduler.idle for scheduler in schedulers) and asyncio.get_running_loop().time() < deadline:
+        schedulers, deadline = [model.scheduler for model in self._models.values()], time() + seconds
+        while not all(scheduler.idle for scheduler in schedulers) and time() < deadline:
             await asyncio.sleep(0.05)
         for scheduler in schedulers:
             await asyncio.to_thread(scheduler.stop)
 
     async def _load_in_thread(self, name: str) -> Model:
+        """Load a run, after those that were used least recently and are idle made room for it."""
+        idle = [model for key, model in self._models.items() if key not in self.names and model.scheduler.idle]
+        evicted = idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]
+        for model in evicted:  # before anything is awaited, in which another request could take one
+            del self._models[model.name]
         try:
-            await self._evict_idle()
-            return self.add(name, await asyncio.to_thread(self._load, name))
+            for model in evicted:
+                await asyncio.to_thread(model.scheduler.stop)
+            return self.add(name, *await asyncio.to_thread(self._load, name))
         except USER_ERRORS as error:
             raise ApiError(503, f"{name}: {error_line(error)}", param="model", code="model_not_loaded") from error
         finally:
             del self._loading[name]
 
-    async def _evict_idle(self) -> None:
-        """Unload the idle runs that were used least recently, so that there is room for another."""
-        idle = [model for name, model in self._models.items() if name not in self.names and model.scheduler.idle]
-        evicted = idle[: max(0, len(idle) - MAX_IDLE_RUNS + 1)]
-        for model in evicted:  # before anything is awaited, in which another request could take one
-            del self._models[model.name]
-        for model in evicted:
-            await asyncio.to_thread(model.scheduler.stop)
-
-    def _load(self, name: str) -> LoadedModel:
+    def _load(self, name: str) -> tuple[LoadedModel, dict[str, Any]]:
         with fetch_model(name) as path:
             loaded = load_model(path, **self.options.load_options)
-            self._introductions[name] = introduce(path, loaded, loaded.engine.num_bytes)
+            introduction = introduce(path, loaded, loaded.engine.num_bytes)
         for _ in range(2):  # warm-up: the first tokens are slow
             loaded.engine.append([0])
         loaded.engine.rewind(0)
-        return loaded
+        return loaded, introduction

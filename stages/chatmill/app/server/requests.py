@@ -5,6 +5,7 @@ Unknown parameters are ignored, but those in UNSUPPORTED are refused: an answer 
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
@@ -16,33 +17,15 @@ from chatmill.app.server.models import Model
 from chatmill.app.server.security import ApiError
 from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chats
-from chatmill.datasets.formats.example import describe_value
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.params_file import error_line, keys_of
 from chatmill.pipeline.signatures import expected_value
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
-UNSUPPORTED = (  # of this and similar APIs; they change what an answer says, or its format
-    "logit_bias",
-    "functions",
-    "function_call",
-    "audio",
-    "web_search_options",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
-    "grammar",
-    "json_schema",
-    "bad_words",
-    "best_of",
-    "suffix",
-    "ignore_eos",
-    "min_tokens",
-    "prompt_embeds",
-    "chat_template",
-    "images",
+# of this and similar APIs; they change what an answer says, or its format
+UNSUPPORTED = re.compile(
+    "logit_bias|suffix|best_of|functions|function_call|audio|images|web_search_options|prompt_embeds|chat_template|"
+    "guided_(json|regex|choice|grammar)|structured_outputs|grammar|json_schema|bad_words|ignore_eos|min_tokens"
 )
 MAX_N = 128  # answers to one prompt
 MAX_PROMPTS = 2048  # in one list
@@ -65,6 +48,10 @@ class ModelRequest(BaseModel):
 
 class StreamOptions(BaseModel):
     include_usage: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    type: Literal["text"]  # JSON is refused, as no grammar constrains it
 
 
 class GenerationRequest(ModelRequest):
@@ -103,12 +90,6 @@ class GenerationRequest(ModelRequest):
         values = {name: getattr(defaults if getattr(self, name) is None else self, name) for name in names}
         values["top_k"] = max(0, values["top_k"])
         return Sampling(**values, seed=seed if self.seed is None else self.seed % (1 << 64))
-
-
-class ResponseFormat(BaseModel):
-    """The format of an answer; JSON is refused, as no grammar constrains it."""
-
-    type: Literal["text"]
 
 
 class ChatRequest(GenerationRequest):
@@ -164,12 +145,6 @@ class TokenizeRequest(ModelRequest):
     prompt: Text | None = None
     messages: Annotated[list[Any], Field(min_length=1, max_length=10_000)] | None = None
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "TokenizeRequest":
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("expected one of `prompt` and `messages`")
-        return self
-
 
 class DetokenizeRequest(ModelRequest):
     tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17, fail_fast=True)]
@@ -177,16 +152,6 @@ class DetokenizeRequest(ModelRequest):
 
 class TokensRequest(ModelRequest):
     ids: Ids
-
-
-def validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        message = f"the body is not JSON: {first['msg'].removeprefix('Invalid JSON: ')}"
-        return ApiError(400, message, code="invalid_json")
-    keys = keys_of(first["loc"], json.loads(body))
-    message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
-    return ApiError(400, message, param=str(first["loc"][0]) if first["loc"] else None, code="invalid_value")
 
 
 # Read and parse the body of a request.
@@ -213,11 +178,20 @@ async def parse(request: Request, request_type: type[RequestType]) -> RequestTyp
         else:
             parameters = request_type.model_validate_json(bytes(body))
     except ValidationError as error:
-        raise validation_error(error, request_type, bytes(body)) from error
+        raise _validation_error(error, request_type, bytes(body)) from error
     for name, value in (parameters.model_extra or {}).items():
-        if name in UNSUPPORTED and value not in (None, False, "", [], {}):
+        if UNSUPPORTED.fullmatch(name) and value not in (None, False, "", [], {}):
             raise ApiError(400, f"{name}: this server does not support it", param=name, code="unsupported_parameter")
     return parameters
+
+
+def _validation_error(error: ValidationError, request_type: type[BaseModel], body: bytes) -> ApiError:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return ApiError(400, f"the body: {first['msg']}", code="invalid_json")
+    keys = keys_of(first["loc"], json.loads(body))
+    message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
+    return ApiError(400, message, param=str(first["loc"][0]) if first["loc"] else None)
 
 
 # The ids of a conversation or text; invalid and too long ones are refused.
@@ -237,7 +211,7 @@ def chat_prompts(model: Model, parameters: ChatRequest, max_tokens: int) -> list
     A last message of the assistant is followed by another one, unless it is to be continued or ends with a tool's
     output, after which the assistant's turn goes on.
     """
-    conversation = parse_messages(parameters.messages)
+    conversation = _parse_messages(parameters.messages)
     last = conversation[-1]
     ends_with_tool = bool(last.parts) and last.parts[-1].kind == "output"
     continues = parameters.continue_final_message or ends_with_tool
@@ -246,19 +220,18 @@ def chat_prompts(model: Model, parameters: ChatRequest, max_tokens: int) -> list
         message = f"messages: the last message has the role {last.role!r}: expected {expected}"
         raise ApiError(400, message, param="messages")
     answer_prefix = "" if continues and last.parts else None
-    conversation = model.prompt_builder.declare(conversation)
+    conversation = remaining = model.prompt_builder.declare(conversation)
     follows = last.role == "assistant" and not continues
-    lost = "" if follows else model.loaded.tokenizer.lost(last.text)
     if parameters.truncation == "auto":
-        with refused("messages", "context_length_exceeded"):
+        with _refused("messages", "context_length_exceeded"):
             remaining, ids = model.prompt_builder.truncate(conversation, max_tokens, follows=follows)
-        return [Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)]
-    ids = model.prompt_builder.prompt_ids(conversation, follows=follows)
-    if len(ids) >= model.context:
+    else:
+        ids = model.prompt_builder.prompt_ids(conversation, follows=follows)
         several = [message.role for message in conversation].count("user") > 1
         remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
-        raise too_long(len(ids), model.context, "messages", remedy)
-    return [Prompt(ids, 0, answer_prefix, lost=lost)]
+        check_length(ids, model.context - 1, "messages", remedy)
+    lost = "" if follows else model.loaded.tokenizer.lost(last.text)
+    return [Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)]
 
 
 def text_prompts(model: Model, parameters: CompletionRequest, _: int) -> list[Prompt]:
@@ -266,32 +239,31 @@ def text_prompts(model: Model, parameters: CompletionRequest, _: int) -> list[Pr
     tokenizer, prompts = model.loaded.tokenizer, []
     for given in parameters.prompts:
         if isinstance(given, str):
-            with refused("prompt"):
+            with _refused("prompt"):
                 check_text(given)
             text, ids = given, model.prompt_builder.encode(model.loaded.template.text(given))
         else:
             check_ids(model, given, tokenizer.vocab_size, "prompt")
             text, ids = tokenizer.decode(given), given
-        if not 0 < len(ids) < model.context:
-            raise too_long(len(ids), model.context, "prompt")
+        check_length(ids, model.context - 1, "prompt")
         prompts.append(Prompt(ids, answer_prefix="", echo=text if parameters.echo else ""))
     return prompts
 
 
 def tokenize_prompt(model: Model, parameters: TokenizeRequest) -> list[int]:
     """The ids of a text without control tokens, or of a conversation with the start of an answer."""
+    if parameters.messages is not None:
+        return model.prompt_builder.prompt_ids(model.prompt_builder.declare(_parse_messages(parameters.messages)))
     if parameters.prompt is None:
-        conversation = parse_messages(parameters.messages or [])
-        return model.prompt_builder.prompt_ids(model.prompt_builder.declare(conversation))
-    with refused("prompt"):
+        raise ApiError(400, "expected one of `prompt` and `messages`")
+    with _refused("prompt"):
         check_text(parameters.prompt)
     return model.loaded.tokenizer.encode([parameters.prompt])[0]
 
 
-def parse_messages(given: list[object]) -> Conversation:
-    with refused("messages"):
-        messages = [with_content(message, number) for number, message in enumerate(given)]
-        conversation = chats.from_messages({"messages": messages})
+def _parse_messages(given: list[object]) -> Conversation:
+    with _refused("messages"):
+        conversation = chats.from_messages({"messages": [*map(_with_content, given)]})
         for part in (part for message in conversation for part in message.parts):
             check_text(part.text)
         if not conversation:
@@ -299,22 +271,16 @@ def parse_messages(given: list[object]) -> Conversation:
         return conversation
 
 
-def with_content(message: object, number: int) -> object:
-    """A message, with empty content where an assistant or a tool has none. Raises ValueError if it is not a message."""
-    name, expected = f"messages.{number}", "an object with role and content"
-    if isinstance(message, dict):
-        content, role = message.get("content"), message.get("role")
-        if content is None and role in ("assistant", "tool"):
-            return message if message.get("tool_calls") else {**message, "content": ""}
-        if isinstance(role, str) and isinstance(content, str | list):
-            return message
-        name, expected = (f"{name}.content", "text") if isinstance(role, str) else (f"{name}.role", "a text")
-        message = content if isinstance(role, str) else role
-    raise ValueError(f"{name}: expected {expected}, got {describe_value(message)}")
+def _with_content(message: object) -> object:
+    """A message; what an assistant or a tool left empty is an empty text. Raises ValueError if it has no role."""
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise ValueError("messages: expected objects with role and content")
+    is_empty = message.get("content") is None and not message.get("tool_calls")
+    return {**message, "content": ""} if is_empty and message["role"] in ("assistant", "tool") else message
 
 
 @contextmanager
-def refused(param: str, code: str = "invalid_value") -> Iterator[None]:
+def _refused(param: str, code: str | None = None) -> Iterator[None]:
     """A ValueError in the body is an ApiError about a parameter."""
     try:
         yield
@@ -324,13 +290,11 @@ def refused(param: str, code: str = "invalid_value") -> Iterator[None]:
 
 def check_ids(model: Model, ids: list[int], count: int, param: str) -> None:
     if ids and max(ids) >= count:
-        message = f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}"
-        raise ApiError(400, message, param=param, code="invalid_value")
+        raise ApiError(400, f"{param}: expected ids 0 to {count - 1} of {model.name}, got {max(ids)}", param=param)
 
 
-def too_long(count: int, context: int, param: str, remedy: str = "") -> ApiError:
-    """The error for a prompt that does not fit the context, or is empty."""
-    message = f"{param}: {count} tokens do not fit the model's context of {context}: shorten the text{remedy}"
-    return ApiError(
-        400, message if count else f"{param}: expected at least one token", param=param, code="context_length_exceeded"
-    )
+def check_length(ids: list[int], most: int, param: str, remedy: str = "") -> None:
+    """Raise ApiError for a prompt that is empty, or does not fit the context."""
+    if not 0 < len(ids) <= most:
+        message = f"{param}: expected 1 to {most} tokens, got {len(ids)}: shorten the text{remedy}"
+        raise ApiError(400, message, param=param, code="context_length_exceeded")

@@ -1,18 +1,17 @@
 """One thread runs a model for all requests: prompts are prefilled one at a time, answers are decoded in a batch.
 
 A prompt is prefilled in chunks of about 50 ms. Between two of them the answers get their next tokens, and a cancelled
-request ends. The sizes of chunks are powers of two. They change logits by less than 1e-5, as batches do.
+request ends. The sizes of chunks are powers of two. They change logits by less than 1e-5, as batches do. Only the log
+probabilities of a text are computed at once.
 
 The ids of a chat stay in the KV cache of its slot until another chat needs the slot, so that for the next question of
 the same chat only the new ids are prefilled.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from math import inf
 from threading import Condition, Thread
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -40,36 +39,33 @@ Result = TypeVar("Result")
 
 
 class ResultQueue(Generic[Result]):
-    """A queue from one thread, which puts items and closes it, to one asyncio task, which is woken only if it waits."""
+    """A queue from one thread, which puts items and closes it, to one asyncio task, which is woken for the first."""
 
     def __init__(self) -> None:
         """Must be called in the event loop."""
         self._items: deque[Result] = deque()
         self._loop = asyncio.get_running_loop()
-        self._closed, self._changed = asyncio.Event(), asyncio.Event()  # `_changed` is cleared only to wait for it
+        self._begun, self._closed = asyncio.Event(), asyncio.Event()
 
     def put(self, item: Result) -> None:
         self._items.append(item)
-        if not self._changed.is_set():
-            self._wake(self._changed)
+        if not self._begun.is_set():
+            self._wake(self._begun)
 
     def close(self) -> None:
+        self._wake(self._begun)
         self._wake(self._closed)
-        self._wake(self._changed)
 
     async def batches(self) -> AsyncIterator[list[Result]]:
         """The items that have come since the last ones, until the queue is closed; the first without delay."""
-        while True:
+        await self._begun.wait()
+        is_last = False
+        while not is_last:
+            is_last = self._closed.is_set()
             if items := [self._items.popleft() for _ in range(len(self._items))]:
                 yield items
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._closed.wait(), FLUSH)
-            elif self._closed.is_set():
-                return
-            else:
-                self._changed.clear()
-                if not self._items:  # one may have come before the thread saw that the event is cleared
-                    await self._changed.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), FLUSH)
 
     def _wake(self, event: asyncio.Event) -> None:
         with suppress(RuntimeError):  # the event loop is closed already
@@ -95,13 +91,16 @@ class GenerationConfig(NamedTuple):
     answer_prefix: str | None = None  # removed from the start of an answer; None: the template's
 
 
-class Job(ABC):
+class Job:
     """What a scheduler does for a request; its results are read in the event loop."""
 
-    needs_all_logits = False  # after each of the prompt's ids, not only after the last
+    done = False
 
-    def __init__(self, ids: list[int], time_limit: float) -> None:
-        self.prompt_ids, self.pending = ids, ids  # those to run through the model next
+    def __init__(self, ids: list[int], time_limit: float, reusable: int = 0) -> None:
+        """The first `reusable` ids need not be run through the model if a cache holds them."""
+        self.prompt_ids, self.reusable_ids = ids, ids[:reusable]
+        self.pending = ids  # to run through the model next
+        self.all_ids = list(ids)  # with those of the answer so far, of which the engine may not have read the last
         self.cached_tokens = 0
         self.results: ResultQueue[Any] = ResultQueue()
         self.error: Exception | None = None
@@ -110,36 +109,35 @@ class Job(ABC):
         self.submitted_at, self.started_at, self.first_token_at, self.ended_at = perf_counter(), 0.0, 0.0, 0.0
         self.deadline = self.submitted_at + time_limit
 
-    @property
-    @abstractmethod
-    def done(self) -> bool: ...
-
-    @property
-    def all_ids(self) -> list[int]:
-        """The ids of the prompt and the answer so far; the engine may not have read the last of them."""
-        return self.prompt_ids
-
-    def start(self, cached_tokens: int) -> None:
+    def start(self, chat: CachedEngine, cached_tokens: int) -> None:
         self.started_at, self.cached_tokens = perf_counter(), cached_tokens
         self.pending = self.prompt_ids[cached_tokens:]
 
-    @abstractmethod
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
-        """Continue with logits (V,) after all pending ids; `likeliest` is their argmax, if that is known.
-
-        If all logits are needed, they are (T, V), after each of the first T pending ids.
-        """
+        """Continue with logits (V,) after all pending ids; `likeliest` is their argmax, if that is known."""
 
     def finish(self, error: Exception | None = None) -> None:
         self.error, self.ended_at = error, perf_counter()
         self.results.close()
+
+    def abort_reason(self) -> ApiError | None:
+        """Why the job ends before it is done; None if it continues."""
+        if self.cancelled:
+            return stopping("the request was cancelled")
+        if perf_counter() > self.deadline:
+            return ApiError(504, "the answer took longer than the time limit", code="time_limit")
+        return None
+
+
+def stopping(message: str) -> ApiError:
+    return ApiError(503, message, code="stopping")
 
 
 class CompletionJob(Job):
     """An answer that is being generated; its results are Updates."""
 
     def __init__(self, builder: PromptBuilder, ids: list[int], config: GenerationConfig, time_limit: float) -> None:
-        super().__init__(ids, time_limit)
+        super().__init__(ids, time_limit, len(ids) - 1)  # the logits after the last one are needed
         self.finish_reason = "length"
         self.num_logprobs, self._is_text = config.num_logprobs, builder.tokenizer.is_text
         self._stop_ids = builder.stop_ids
@@ -154,19 +152,13 @@ class CompletionJob(Job):
             max_tokens=config.max_tokens,
             tool=builder.tool,
         )
-
-    @property
-    def all_ids(self) -> list[int]:
-        return self.prompt_ids + self.generation.generated_ids
-
-    @property
-    def done(self) -> bool:
-        return self.generation.done or self._detokenizer.stopped
+        self.done = self.generation.done
 
     def process_logits(self, logits: np.ndarray, likeliest: int | None = None) -> None:
         """Add the token chosen from logits (V,) to the answer and, after a call, the output of the tool."""
         self.first_token_at = self.first_token_at or perf_counter()
         ids = self.generation.step(logits, likeliest)
+        self.all_ids += ids
         self.pending = self.generation.pending
         is_text = self._detokenizer.part_kind == "text" and self._is_text[ids[0]]
         parts: list[Part] = []
@@ -175,6 +167,7 @@ class CompletionJob(Job):
             if text := self._detokenizer.push(token):
                 parts.append(Part("text", text))
             parts += [part for part in self._detokenizer.parts[before:] if part.kind != "text"]
+        self.done = self.generation.done or self._detokenizer.stopped
         if ids[-1] in self._stop_ids or self._detokenizer.stopped:
             self.finish_reason = "stop"
         has_logprob = is_text and self.num_logprobs is not None
@@ -190,21 +183,16 @@ class CompletionJob(Job):
 class LogprobsJob(Job):
     """The log probabilities of all tokens of a text, except the first; its results are TokenLogprobs."""
 
-    needs_all_logits = True
-
     def __init__(self, ids: list[int], num_logprobs: int, time_limit: float) -> None:
         super().__init__(ids, time_limit)
         self._num_logprobs = num_logprobs
 
-    @property
-    def done(self) -> bool:
-        return not self.pending
-
-    def process_logits(self, logits: np.ndarray, _: int | None = None) -> None:
-        """Compute the log probability of the id after each of the first pending ones, from logits (T, V)."""
-        for row, token in zip(logits, self.pending[1 : len(logits) + 1], strict=False):
+    def start(self, chat: CachedEngine, cached_tokens: int) -> None:
+        super().start(chat, cached_tokens)
+        logits = chat.sequence_logits(self.prompt_ids)
+        for row, token in zip(logits, self.prompt_ids[1:], strict=False):
             self.results.put(token_logprob(row, token, self._num_logprobs))
-        del self.pending[: len(logits)]
+        self.done = True
 
 
 # The thread of a model, and a slot for each job that runs.
@@ -236,87 +224,67 @@ class Scheduler:
         self._running: dict[Job, Slot] = {}
         self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
-        self._changed = Condition()  # protects the waiting jobs and the flags of the next line
-        self._has_changed = self._stopped = False
-        self._deadline = inf  # the earliest of all running and waiting jobs
+        self._changed = Condition()  # protects the waiting jobs
+        self.alive = True
         self._thread = Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return not self._stopped
 
     @property
     def idle(self) -> bool:
         return not self._waiting and not self._running
 
     def submit(self, *jobs: Job) -> None:
-        """Add all of these jobs, or none. Raises ApiError if the queue is full."""
+        """Add all of these jobs, or none. Raises ApiError if the queue is full. A job that is cancelled ends soon."""
         with self._changed:
-            if self._stopped:
+            if not self.alive:
                 raise stopping("the model has stopped: try again later")
             if len(self._waiting) + len(self._running) + len(jobs) > self.max_jobs:
                 message = f"the server is busy: {len(self._waiting)} requests are waiting"
                 raise ApiError(429, message, code="queue_full")
             self._waiting.extend(jobs)
-            self._notify()
-
-    def cancel(self, job: Job) -> None:
-        """Cancel a job, which ends before its next token or chunk."""
-        with self._changed:
-            job.cancelled = True
-            self._notify()
+            self._changed.notify()
 
     def stop(self) -> None:
         with self._changed:
-            self._stopped = True
-            self._notify()
+            self.alive = False
+            self._changed.notify()
         self._thread.join()
-
-    def _notify(self) -> None:
-        self._has_changed = True
-        self._changed.notify()
 
     def _run(self) -> None:
         try:
-            while not self._stopped:
-                if not self._running or self._has_changed or perf_counter() > self._deadline:
-                    self._schedule()
+            while self.alive:
+                self._schedule()
                 self._advance()
         finally:  # so that no request waits for ever, even after an unexpected exception
             with self._changed:
-                self._stopped = True
+                self.alive = False
             for job in [*self._running, *self._waiting]:
                 job.finish(stopping("the server is being stopped"))
 
     def _schedule(self) -> None:
         """Wait for work, end jobs that are cancelled or late, and start waiting jobs in free slots."""
         with self._changed:
-            self._changed.wait_for(lambda: self._has_changed or self._running)
-            self._has_changed = False
-            aborted = [job for job in self._waiting if abort_reason(job)]
-            self._waiting = deque(job for job in self._waiting if job not in aborted)
-        for job in list(self._running):
-            if reason := abort_reason(job):
-                self._finish(job, reason)
+            self._changed.wait_for(lambda: not self.alive or not self.idle)
+            aborted = [job for job in self._waiting if job.abort_reason()]
+            for job in aborted:
+                self._waiting.remove(job)
         for job in aborted:
-            job.finish(abort_reason(job))
+            job.finish(job.abort_reason())
+        for job in list(self._running):
+            if reason := job.abort_reason():
+                self._finish(job, reason)
         while self._waiting and len(self._running) < self.num_slots:
             self._start(self._waiting[0])
-        unfinished = [*self._running, *self._waiting]
-        self._deadline = min((job.deadline for job in unfinished), default=inf)
 
     def _start(self, job: Job) -> None:
         """Start the first waiting job in a slot; it leaves the queue afterwards, so that an exception ends it too."""
-        reusable = [] if job.needs_all_logits else job.prompt_ids[:-1]  # the last one's logits are needed
-        slot = self._choose(reusable)
-        cached_tokens = common_prefix_length(slot.cached_ids, reusable)
+        slot = self._choose(job.reusable_ids)
+        cached_tokens = common_prefix_length(slot.cached_ids, job.reusable_ids)
         slot.chat.rewind(cached_tokens)
         self._running[job] = slot
         self._waiting.popleft()
-        job.start(cached_tokens)
-        if job.done:
-            self._finish(job)
+        with self._ending(job):
+            job.start(slot.chat, cached_tokens)
 
     def _choose(self, ids: list[int]) -> Slot:
         """The free slot that saves most tokens of a prompt, else the least recently used."""
@@ -328,7 +296,7 @@ class Scheduler:
         if len(self._running) == 1:
             self._run_one(next(iter(self._running)))
             return
-        prefilling = [job for job in self._running if len(job.pending) > SHORT_PREFILL or job.needs_all_logits]
+        prefilling = [job for job in self._running if len(job.pending) > SHORT_PREFILL]
         decoding = [job for job in self._running if job not in prefilling]
         if prefilling:
             self._run_one(prefilling[0])
@@ -336,21 +304,16 @@ class Scheduler:
             self._run_batch(decoding)
 
     def _run_one(self, job: Job) -> None:
-        chat = self._running[job].chat
-        whole = job.needs_all_logits and not chat.continues
-        chunk = job.pending if whole else job.pending[: self._chunk_size]
+        chunk = job.pending[: self._chunk_size]
         with self._ending(job):
             started = perf_counter()
-            logits = chat.append_all(chunk) if job.needs_all_logits else chat.append(chunk)
+            logits = self._running[job].chat.append(chunk)
             seconds = perf_counter() - started
             if seconds > CHUNK_SECONDS:
                 self._chunk_size = max(MIN_CHUNK, self._chunk_size // 2)
             elif seconds < CHUNK_SECONDS / 3 and len(chunk) == self._chunk_size:
                 self._chunk_size = min(MAX_CHUNK, 2 * self._chunk_size)
-            if job.needs_all_logits or len(chunk) == len(job.pending):
-                job.process_logits(logits)
-            else:
-                del job.pending[: len(chunk)]
+            self._continue(job, len(chunk), logits)
 
     def _run_batch(self, jobs: list[Job]) -> None:
         try:
@@ -360,11 +323,15 @@ class Scheduler:
                 self._finish(job, error)
             return
         for job, row, likeliest in zip(jobs, logits, logits.argmax(axis=1).tolist(), strict=True):
-            if len(job.pending) == 1:
-                with self._ending(job):
-                    job.process_logits(row, likeliest)
-            else:
-                del job.pending[0]
+            with self._ending(job):
+                self._continue(job, 1, row, likeliest)
+
+    def _continue(self, job: Job, count: int, logits: np.ndarray, likeliest: int | None = None) -> None:
+        """Go on after the first `count` pending ids, with the logits (V,) after them."""
+        if count == len(job.pending):
+            job.process_logits(logits, likeliest)
+        else:
+            job.pending = job.pending[count:]
 
     @contextmanager
     def _ending(self, job: Job) -> Iterator[None]:
@@ -380,21 +347,7 @@ class Scheduler:
     def _finish(self, job: Job, error: Exception | None = None) -> None:
         """End a job and free its slot, whose cache remains for the next question unless the work itself failed."""
         slot = self._running.pop(job)
-        self._has_changed = True  # the slot is free
         if isinstance(error, USER_ERRORS):  # no ApiError: a job that is cancelled or late leaves the cache whole
             slot.chat.rewind(0)
         slot.cached_ids, slot.last_used = job.all_ids[: slot.chat.length], perf_counter()
         job.finish(error)
-
-
-def stopping(message: str) -> ApiError:
-    return ApiError(503, message, code="stopping")
-
-
-def abort_reason(job: Job) -> ApiError | None:
-    """Why a job ends before it is done; None if it continues."""
-    if job.cancelled:
-        return stopping("the request was cancelled")
-    if perf_counter() > job.deadline:
-        return ApiError(504, "the answer took longer than the time limit", code="time_limit")
-    return None

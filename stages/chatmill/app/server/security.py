@@ -7,7 +7,6 @@ import hmac
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from ipaddress import ip_address
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,13 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Errors in the format of OpenAI's API.
 
-ERROR_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    501: "invalid_request_error",
-}
 RETRY_AFTER_SECONDS = 2  # in the Retry-After header of a busy server
 
 
@@ -33,10 +25,11 @@ class ApiError(Exception):
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status, self.message, self.param = status, message, param
+        self.code = code or ("invalid_value" if status == 400 else None)
 
     def as_dict(self) -> dict[str, Any]:
-        error_type = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        error_type = "invalid_request_error" if self.status < 500 else "server_error"
         return {"error": {"message": self.message, "type": error_type, "param": self.param, "code": self.code}}
 
     def response(self) -> Response:
@@ -59,13 +52,9 @@ async def handle_error(request: Request, error: Exception) -> Response:
         case ApiError():
             return error.response()
         case ClientDisconnect():
-            return ApiError(400, "the client disconnected").response()  # nobody reads it
+            return Response()  # nobody reads it
         case HTTPException():  # no route matches
-            messages = {404: "page not found", 405: f"method {request.method} not allowed"}
-            message = messages.get(error.status_code, error.detail)
-            response = ApiError(error.status_code, f"{request.url.path}: {message}").response()
-            response.headers.update(error.headers or {})
-            return response
+            return ApiError(error.status_code, f"{request.url.path}: {error.detail.lower()}").response()
         case _:
             return ApiError(500, "internal server error: see the server's log").response()
 
@@ -77,9 +66,9 @@ EVENT = b"data: %b\n\n"
 
 
 class CancellableResponse(Response):
-    """A response whose producer is cancelled when the client disconnects."""
+    """A response whose producer, which sends it or returns it, is cancelled when the client disconnects."""
 
-    def __init__(self, respond: Callable[[Send], Awaitable[None]]) -> None:
+    def __init__(self, respond: Callable[[Send], Awaitable[Response | None]]) -> None:
         super().__init__()
         self._respond = respond
 
@@ -93,6 +82,13 @@ class CancellableResponse(Response):
             responded, _ = await asyncio.gather(*tasks, return_exceptions=True)
         if isinstance(responded, Exception):
             raise responded
+        if isinstance(responded, Response):
+            await responded(scope, receive, send)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
@@ -120,26 +116,13 @@ async def _with_pings(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         while True:
             if not (await asyncio.wait([coming], timeout=PING_SECONDS))[0]:
                 yield b": still here\n\n"
-                continue
-            if (event := coming.result()) is None:
+            elif (event := coming.result()) is None:
                 return
-            yield EVENT % event
-            coming = asyncio.ensure_future(anext(events, None))
+            else:
+                yield EVENT % event
+                coming = asyncio.ensure_future(anext(events, None))
     finally:
         coming.cancel()
-
-
-async def send_response(send: Send, response: Response) -> None:
-    await response({"type": "http"}, _receive_disconnect, send)
-
-
-async def _receive_disconnect() -> Message:
-    return {"type": "http.disconnect"}
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 # Who may ask this server: the check of origin and API key, and headers that protect a browser.
@@ -214,10 +197,3 @@ def _given_key(headers: Headers) -> str:
         return base64.b64decode(given).decode("latin-1").partition(":")[2]
     except binascii.Error:
         return ""
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
