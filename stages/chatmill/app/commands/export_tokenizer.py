@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, get_args
+from typing import get_args
 
 from chatmill.app import arguments
 from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
@@ -18,29 +18,15 @@ FORMATS = get_args(ExportFormat)
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add(
-        "tokenizer",
-        type=Path,
-        metavar="PATH",
-        help="a tokenizer.json, .tiktoken, .model, .pkl or .bin; an encoder.json beside vocab.bpe, a vocab.json beside "
-        "merges.txt, or a vocab.txt; or a folder with one of them",
-    )
+    inputs = "a tokenizer.json, .tiktoken, .model, .pkl or .bin; an encoder.json beside vocab.bpe, a vocab.json beside "
+    inputs += "merges.txt, or a vocab.txt; or a folder with one of them"
+    add("tokenizer", type=Path, metavar="PATH", help=inputs)
     add("out", type=Path, metavar="OUT", help="new folder to write the formats into")
-    add(
-        "--formats",
-        nargs="+",
-        choices=FORMATS,
-        default=FORMATS,
-        metavar="FORMAT",
-        help=f"formats to write: {', '.join(FORMATS)} (default: all)",
-    )
+    outputs = f"formats to write: {', '.join(FORMATS)} (default: all)"
+    add("--formats", nargs="+", choices=FORMATS, default=FORMATS, metavar="FORMAT", help=outputs)
     add("--add-chat-tokens", action="store_true", help="add chatmill's control tokens, under unused or new ids")
-    add(
-        "--check",
-        type=Path,
-        metavar="FILE",
-        help="check for each line of this text that all formats give the ids of the original in its own library",
-    )
+    check = "check for each line of this text that all formats give the ids of the original in its own library"
+    add("--check", type=Path, metavar="FILE", help=check)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -53,15 +39,12 @@ def run(options: argparse.Namespace) -> None:
         write_folder(vocabulary, Path(folder, "source"))
         written = export_all(options.formats, Path(folder, "source"), vocabulary, place)
     for format, entry in written.items():
-        print(f"{format:16} {', '.join(entry.get('files', ['-']))}{_remark(entry)}")
+        example = f" (as in {entry['example']!r})" if "example" in entry else ""
+        remark = f": {entry['reason']}{example}" if "reason" in entry else ""
+        print(f"{format:16} {', '.join(entry.get('files', ['-']))}{remark}")
     if texts:
         added = set(vocabulary.special) - set(original.special)
         reference = open_original(options.tokenizer, original)
         special = original.named(Kind.CONTROL, Kind.UNKNOWN)
         for line in compare_exports(reference, options.out, texts, special, added):
             print(line)
-
-
-def _remark(entry: dict[str, Any]) -> str:
-    example = f" (as in {entry['example']!r})" if "example" in entry else ""
-    return f": {entry['reason']}{example}" if "reason" in entry else ""

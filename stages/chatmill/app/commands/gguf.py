@@ -22,22 +22,12 @@ is found.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add(
-        "model",
-        type=Path,
-        metavar="MODEL",
-        help="a folder of the pipeline, or of Hugging Face with a Llama, Mistral, Qwen2 or Qwen3, and its tokenizer",
-    )
+    add, types = command.add_argument, get_args(Quantization)
+    model = "a folder of the pipeline, or of Hugging Face with a Llama, Mistral, Qwen2 or Qwen3, and its tokenizer"
+    add("model", type=Path, metavar="MODEL", help=model)
     add("out", type=Path, metavar="OUT", help="new folder to write the files into")
-    add(
-        "--quantize",
-        nargs="+",
-        choices=get_args(Quantization),
-        default=[],
-        metavar="TYPE",
-        help=f"also write {', '.join(get_args(Quantization))}: 16, 8.5 and 4.5 bits for each weight of a matrix",
-    )
+    more = f"also write {', '.join(types)}: 16, 8.5 and 4.5 bits for each weight of a matrix"
+    add("--quantize", nargs="+", choices=types, default=[], metavar="TYPE", help=more)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
@@ -93,8 +92,9 @@ def build_page(model: Path, name: str) -> bytes:
     content = read_content(model, name)
     script = program()
     style = _asset("shared/style.css") + _asset("chat/chat.css")
-    template = Template(PAGE.joinpath("page.html").read_text("utf-8"))
-    page = template.substitute(
+    body = re.search(r"<body.*(?=</body>)", _asset("chat/chat.html"), re.DOTALL)
+    assert body and FROM_SERVER in body[0], "chat.html has changed"
+    page = Template(PAGE.joinpath("page.html").read_text("utf-8")).substitute(
         history=content.fingerprint[:16],
         name=escape(name),
         licences="".join(map(_asset, LICENCES)).replace("--", "- -"),
@@ -102,8 +102,9 @@ def build_page(model: Path, name: str) -> bytes:
         script_hash=_hash(script),
         style=style,
         style_hash=_hash(style),
-        body=_body(),
-        content=_json(content.description),
+        body=body[0].replace(FROM_SERVER, IN_FILE),
+        # `<` is written so that no text in it ends or begins markup
+        content=json.dumps(content.description, separators=(",", ":")).replace("<", "\\u003c"),
         kernel=base64.b64encode(PAGE.joinpath("kernel.wasm").read_bytes()).decode(),
         weights=weights_text(content.weights),
     )
@@ -112,36 +113,20 @@ def build_page(model: Path, name: str) -> bytes:
 
 def program() -> str:
     """The script of the page, which is also that of its worker."""
-    modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in _modules()}
-    modules[VENDORED] = _asset(VENDORED)
-    del modules["shared/api.js"]
-    return bundle(modules, {"shared/api.js": "page/client.js"}, START)
-
-
-def _modules() -> list[tuple[str, Traversable]]:
     folders = {"chat": SERVER.joinpath("chat"), "page": PAGE, "shared": SERVER.joinpath("shared")}
-    found = [(name, file) for name, folder in folders.items() for file in folder.iterdir() if file.name.endswith(".js")]
-    return sorted(found, key=lambda one: (one[0], one[1].name))
+    files = [(name, file) for name, folder in folders.items() for file in folder.iterdir() if file.name.endswith(".js")]
+    modules = {f"{name}/{file.name}": file.read_text("utf-8") for name, file in files}
+    modules = {name: modules[name] for name in sorted(modules) if name != "shared/api.js"}
+    modules[VENDORED] = _asset(VENDORED)
+    return bundle(modules, {"shared/api.js": "page/client.js"}, START)
 
 
 def _asset(name: str) -> str:
     return SERVER.joinpath(name).read_text("utf-8")
 
 
-def _body() -> str:
-    html = _asset("chat/chat.html")
-    body = re.search(r"<body.*(?=</body>)", html, re.DOTALL)
-    assert body and FROM_SERVER in html, "chat.html has changed"
-    return body[0].replace(FROM_SERVER, IN_FILE)
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _json(content: object) -> str:
-    r"""JSON in which no text ends or begins markup, as `<` is written `\u003c`."""
-    return json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 
 # Write a page that is one file: a model, and all that a browser needs to chat with it.

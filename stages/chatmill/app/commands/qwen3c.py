@@ -16,7 +16,7 @@ norms counts W/D times as much. Zeros among the values are spread, so that no gr
 import argparse
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from chatmill.app import arguments
 from chatmill.app.page.content import quantize_rows
 from chatmill.checkpoints.configuration import ModelConfig, Variant
 from chatmill.conversation import Message
-from chatmill.gguf_export.gguf_files import Source, read_source
+from chatmill.gguf_export.gguf_files import read_source
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary
 
@@ -49,9 +49,7 @@ def widen(name: str, weight: Tensor, narrow: int, wide: int) -> Tensor:
     if narrow == wide:
         return weight
     match name.split(".")[-2]:
-        case "q_proj" | "k_proj":  # (H * D, C) -> (H * W, C)
-            return _in_halves(weight, narrow, wide)
-        case "q_norm":  # (D,) -> (W,)
+        case "q_proj" | "k_proj" | "q_norm":  # (H * D, C) -> (H * W, C), (D,) -> (W,)
             return _in_halves(weight, narrow, wide)
         case "k_norm":
             return _in_halves(weight * math.sqrt(narrow / wide), narrow, wide)
@@ -141,18 +139,12 @@ def write_model_file(file: Path, config: ModelConfig, weights: Mapping[str, Tens
     return shape
 
 
-def _tensor_names(shape: ModelConfig) -> Iterator[str]:
-    layers = range(shape.num_hidden_layers)
-    for norm in NORMS:
-        yield from (f"model.layers.{layer}.{norm}.weight" for layer in layers)
-    yield "model.norm.weight"
-    for norm in HEAD_NORMS:
-        yield from (f"model.layers.{layer}.{norm}.weight" for layer in layers)
-    yield EMBEDDING
-    for matrix in MATRICES:
-        yield from (f"model.layers.{layer}.{matrix}.weight" for layer in layers)
-    if not shape.tie_word_embeddings:
-        yield HEAD
+def _tensor_names(shape: ModelConfig) -> list[str]:
+    def layers(names: Sequence[str]) -> list[str]:
+        return [f"model.layers.{layer}.{name}.weight" for name in names for layer in range(shape.num_hidden_layers)]
+
+    head = [] if shape.tie_word_embeddings else [HEAD]
+    return [*layers(NORMS), "model.norm.weight", *layers(HEAD_NORMS), EMBEDDING, *layers(MATRICES), *head]
 
 
 def _group_size(shape: ModelConfig) -> int | None:
@@ -179,30 +171,23 @@ def export_qwen3c(model: Path, out: Path) -> str | None:
     Raises ValueError where the files cannot express the model.
     """
     source = read_source(model)
-    tokenizer = source.tokenizer.vocabulary
+    vocabulary = source.tokenizer.vocabulary
     if source.template is None:
         raise ValueError(f"{model}: its chat template is not known, and qwen3.c needs prompts: use transformers")
-    if len(tokenizer.tokens) > source.config.vocab_size:
-        raise ValueError(f"{model}: {len(tokenizer.tokens):,} tokens, but rows for {source.config.vocab_size:,}")
+    if len(vocabulary.tokens) > source.config.vocab_size:
+        raise ValueError(f"{model}: {len(vocabulary.tokens):,} tokens, but rows for {source.config.vocab_size:,}")
     engine_config(source.config)  # raises before anything is written
-    templates = {"": _prompt(source.template, []), ".with-system": _prompt(source.template, [_SYSTEM])}
+    plain, with_system = _prompt(source.template, []), _prompt(source.template, [_SYSTEM])
     out.mkdir()
-    write_model_file(out / MODEL, source.config, source.weights, len(tokenizer.tokens))
-    write_binary(tokenizer, out / f"{MODEL}.tokenizer")
-    for name, text in templates.items():
-        thinking = f"{name}-and-thinking" if name else ".with-thinking"
-        for suffix in (name, thinking):
-            (out / f"{MODEL}.template{suffix}").write_bytes(text)
-    return _other_ids(source)
-
-
-def _other_ids(source: Source) -> str | None:
-    """Why the engine, which merges all of a text by scores, gives other ids than the tokenizer."""
-    vocabulary = source.tokenizer.vocabulary
-    if reason := greedy_unsupported_reason(vocabulary):
-        return reason
-    splits = vocabulary.algorithm == "merge" and vocabulary.pattern is not None
-    return "it merges without splitting the text first" if splits else None
+    write_model_file(out / MODEL, source.config, source.weights, len(vocabulary.tokens))
+    write_binary(vocabulary, out / f"{MODEL}.tokenizer")
+    for suffix in ("", ".with-thinking"):
+        (out / f"{MODEL}.template{suffix}").write_bytes(plain)
+    for suffix in ("", "-and-thinking"):
+        (out / f"{MODEL}.template.with-system{suffix}").write_bytes(with_system)
+    if vocabulary.algorithm == "merge" and vocabulary.pattern is not None:
+        return greedy_unsupported_reason(vocabulary) or "it merges without splitting the text first"
+    return greedy_unsupported_reason(vocabulary)
 
 
 def _prompt(template: ChatTemplate, system: list[str]) -> bytes:
