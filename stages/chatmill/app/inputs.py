@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from chatmill.app.arguments import MAX_INPUT_BYTES, decode
 from chatmill.app.named_models import named_errors
@@ -57,7 +57,7 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[BinaryIO, bool]]:
+def _opened(file: Path) -> Iterator[tuple[io.BufferedReader, bool]]:
     """The content of a file, and whether it is JSON by its name."""
     from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
 

@@ -17,6 +17,7 @@ from chatmill.app.runs import OBJECT, run_git
 from chatmill.pipeline.outputs import SCRATCH, discard_scratch
 from chatmill.pipeline.processes import is_alive
 from chatmill.pipeline.progress import progress
+from chatmill.report.markup import get_nested
 
 # Its stages, dvc.lock, cache and remotes.
 
@@ -87,6 +88,17 @@ class Project:
         with suppress(ValueError):  # DVC works without git
             return frozenset(run_git(self.root, ["ls-files", "-z"]).decode(errors="surrogateescape").split("\0"))
         return frozenset()
+
+    def changed_parameters(self, entry: dict[str, Any]) -> list[str]:
+        """The parameters that have another value than in the run of an entry of dvc.lock, as FILE: KEY."""
+        changed = []
+        for file, values in (entry.get("params") or {}).items():
+            place = self.root / file
+            content = parse_yaml(place) if place.is_file() else {}
+            changed += [
+                f"{file}: {key}" for key, value in values.items() if get_nested(content, *key.split(".")) != value
+            ]
+        return changed
 
 
 @contextmanager
@@ -240,33 +252,21 @@ class Digest(NamedTuple):
 
 def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
     """The digests of files that exist, computed on all cores; links to the same content are read once."""
-    identities: dict[Path, tuple[int, int]] = {}
-    distinct: dict[tuple[int, int], tuple[int, Path]] = {}
-    for file in files:
-        try:
-            status = file.stat()
-        except FileNotFoundError:
-            continue
-        identities[file] = status.st_dev, status.st_ino
-        distinct[identities[file]] = status.st_size, file
-    largest_first = sorted(distinct, key=lambda identity: distinct[identity][0], reverse=True)
-    total = sum(size for size, _ in distinct.values())
-    bar: Any = progress((), description, total=total, unit="B", scale=True)
-    with bar, ThreadPoolExecutor(os.cpu_count()) as threads:
-        read = threads.map(lambda identity: _digest(distinct[identity][1], bar), largest_first)
-        digests = dict(zip(largest_first, read, strict=True))
-    return {file: digests[identity] for file, identity in identities.items()}
+    states = {file: file.stat() for file in files if file.exists()}
+    distinct = {(state.st_dev, state.st_ino): file for file, state in states.items()}
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        read = progress(threads.map(_digest, distinct.values()), description, total=len(distinct))
+        digests = dict(zip(distinct, read, strict=True))
+    return {file: digests[state.st_dev, state.st_ino] for file, state in states.items()}
 
 
-def _digest(file: Path, bar: Any) -> Digest:
+def _digest(file: Path) -> Digest:
     try:
         with file.open("rb", buffering=0) as stream:
             digest = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False))
-            size = stream.tell()
+            return Digest(digest.hexdigest(), stream.tell())
     except OSError as error:
         return Digest("", 0, error.strerror or str(error))
-    bar.update(size)
-    return Digest(digest.hexdigest(), size)
 
 
 # What killed commands and full disks leave: DVC's locks and temporary files, scratch folders, cut modules.

@@ -81,17 +81,13 @@ def load_and_measure(
         f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, context {found.context:,}: "
         f"{plural(found.tokens, 'token')} of text, {found.tokens_per_second:,.0f} tokens/s"
     )
-    if found.left_out:
-        what = f"with characters that its tokenizer cannot say, {plural(len(found.left_out), 'document')}"
-        notify(f"{path}: left out, {what}: {listed(found.left_out)}")
-    if windowed := found.windowed_documents:
-        windows = f"scored in windows that move by {found.stride:,} tokens"
-        notify(f"{path}: {plural(len(windowed), 'document')} longer than the context, {windows}: {listed(windowed)}")
+    windows = f"longer than the context, scored in windows that move by {found.stride:,} tokens"
+    unsaid = "left out, with characters that its tokenizer cannot say"
+    for places, what in ((found.left_out, unsaid), (found.windowed_documents, windows)):
+        if places:
+            more = " …" if len(places) > MAX_LISTED else ""
+            notify(f"{path}: {plural(len(places), 'document')} {what}: {', '.join(places[:MAX_LISTED])}{more}")
     return loaded, found
-
-
-def listed(places: Sequence[str]) -> str:
-    return ", ".join(places[:MAX_LISTED]) + (" …" if len(places) > MAX_LISTED else "")
 
 
 def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> Iterator[StyledLine]:
@@ -101,27 +97,24 @@ def result_lines(paths: Sequence[Path], measurements: Sequence[Measurement]) -> 
         head = ("", *ascii_uppercase[: len(paths)])
         yield from ([("", f"{letter} {path}")] for letter, path in zip(head[1:], paths, strict=True))
         yield []
+
+    def bits_row(name: str, file: str | None, which: str) -> tuple[str, ...]:
+        bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
+        return (name, *(number(getattr(one, which), 4) for one in bits))
+
     rows: list[tuple[str, ...]] = []
     for name, which in (("all text", "all"), ("the assistant's", "assistant")):
-        rows.append(bits_row(name, measurements, None, which))
+        rows.append(bits_row(name, None, which))
         limits = [interval(one, which) for one in measurements]
         apart = [difference(one, measurements[0], which) for one in measurements[1:]]
         rows += [("  95 % interval", *(bits_range(one, 4) for one in limits))] if any(limits) else []
         rows += [("  more than A", "", *(bits_range(one, 4) for one in apart))] if any(apart) else []
     for file in measurements[0].by_file if len(measurements[0].by_file) > 1 else ():
-        rows += [
-            bits_row(file, measurements, file, "all"),
-            bits_row("  the assistant's", measurements, file, "assistant"),
-        ]
+        rows += [bits_row(file, file, "all"), bits_row("  the assistant's", file, "assistant")]
     yield from aligned("Bits per byte", head, rows)
     yield []
     tokens = ("tokens per byte", *(number(one.tokens / one.bytes, 3) for one in measurements))
     yield from aligned("Text", head, [("bytes", *(f"{one.bytes:,}" for one in measurements)), tokens])
-
-
-def bits_row(name: str, measurements: Sequence[Measurement], file: str | None, which: str) -> tuple[str, ...]:
-    bits = [one.by_file[file] if file else one.bits_per_byte for one in measurements]
-    return (name, *(number(getattr(one, which), 4) for one in bits))
 
 
 def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[str, Any]:

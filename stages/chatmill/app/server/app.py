@@ -75,8 +75,10 @@ def openapi() -> dict[str, Any]:
             body = {"schema": {"$ref": f"#/components/schemas/{request_type.__name__}"}}
             operation["requestBody"] = {"required": True, "content": {"application/json": body}}
         paths[path.replace(":path", "")] = {"post" if request_type else "get": operation}
-    types = [(request_type, "validation") for _, request_type in ENDPOINTS.values() if request_type]
-    _, schemas = models_json_schema(types, ref_template="#/components/schemas/{model}")
+    _, schemas = models_json_schema(
+        [(request_type, "validation") for _, request_type in ENDPOINTS.values() if request_type],
+        ref_template="#/components/schemas/{model}",
+    )
     info = {"title": "chatmill", "version": "1", "description": "OpenAI's API for chats, completions and tokens."}
     return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": schemas["$defs"]}}
 

@@ -92,37 +92,35 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
-    """Send server-sent events, and the one that ends them. An error before the first is raised, a later one is sent."""
+    """Send server-sent events, and the one that ends them; a comment after each PING_SECONDS without one.
+
+    An error before the first is raised, a later one is sent.
+    """
     is_started = False
+
+    async def send_body(body: bytes, *, more_body: bool = True) -> None:
+        nonlocal is_started
+        if not is_started:
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            is_started = True
+        await send({"type": "http.response.body", "body": body, "more_body": more_body})
+
+    coming = asyncio.ensure_future(anext(events, None))
     try:
-        async for body in _with_pings(events):
-            if not is_started:
-                headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-                is_started = True
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+        while not coming.done() or coming.result() is not None:
+            if not (await asyncio.wait([coming], timeout=PING_SECONDS))[0]:
+                await send_body(b": still here\n\n")
+            elif (event := coming.result()) is not None:
+                await send_body(EVENT % event)
+                coming = asyncio.ensure_future(anext(events, None))
     except ApiError as error:
         if not is_started:
             raise
-        body = EVENT % json.dumps(error.as_dict()).encode()
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-    await send({"type": "http.response.body", "body": EVENT % b"[DONE]", "more_body": False})
-
-
-async def _with_pings(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield events as they are sent, and a comment after each PING_SECONDS without one."""
-    coming = asyncio.ensure_future(anext(events, None))
-    try:
-        while True:
-            if not (await asyncio.wait([coming], timeout=PING_SECONDS))[0]:
-                yield b": still here\n\n"
-            elif (event := coming.result()) is None:
-                return
-            else:
-                yield EVENT % event
-                coming = asyncio.ensure_future(anext(events, None))
+        await send_body(EVENT % json.dumps(error.as_dict()).encode())
     finally:
         coming.cancel()
+    await send_body(EVENT % b"[DONE]", more_body=False)
 
 
 # Who may ask this server: the check of origin and API key, and headers that protect a browser.
