@@ -115,7 +115,8 @@ def test_the_notebook_runs_from_its_first_cell_to_a_page(own_project, monkeypatc
     printed = {cell.id: "".join(output.text for output in cell.outputs) for cell in notebook.cells if "outputs" in cell}
     assert "Running stage 'train_model'" in printed["train"] and "'evaluate'" not in printed["train"]
     assert len(printed["chat"].splitlines()) >= 6  # three prompts, and an answer to each
-    assert "48" in printed["show"] and (own_project.folder / "chat.html").stat().st_size > 100_000
+    assert "48·times·7" in "".join(printed["show"].split())  # whatever the tokens
+    assert (own_project.folder / "chat.html").stat().st_size > 100_000
 
 
 @pytest.mark.slow
