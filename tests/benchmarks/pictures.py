@@ -1,4 +1,4 @@
-"""Takes the README's pictures of the chat page and the report with Debian's chromium.
+"""Takes the README's pictures of the chat page and the report's first screen with Debian's chromium.
 
     python tests/benchmarks/pictures.py [--folder PATH]
 
@@ -12,39 +12,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from playwright.sync_api import expect
-
-from support.chat_page import ask, press
+from support.chat_page import ask
 from support.chromium import chromium, visit
 from support.paths import ROOT
 from support.serving import serving
 
 IMAGES = ROOT / ".github/images"
-WIDTH, HEIGHT = 1000, 860  # CSS pixels, enough for the complete chat
+WIDTH, HEIGHT = 1000, 850  # CSS pixels
 LOOK = {"viewport": {"width": WIDTH, "height": HEIGHT}, "device_scale_factor": 2, "color_scheme": "light"}
-EARLIER = ["Good morning!", "Spell garden.", "I like music."]  # other chats in the list
-FIRST, SECOND = "hello there", "What is 48 times 7?"
-MARGIN = 12  # pixels above a section's rule
-
-
-def chat(page):
-    """Hold the chats; the last one stays open and shows the tokens of its first answer."""
-    for words in EARLIER:
-        ask(page, words)
-        press(page, "New chat")
-    ask(page, FIRST)
-    press(page, "Tokens")
-    expect(page.locator(".tokens")).to_have_count(2)
-    ask(page, SECOND)
-    page.locator(".tokens").last.locator(".token:not(.p0)").last.hover()  # a token with a low probability
-    expect(page.locator("#token-card")).to_be_visible()
-
-
-def excerpt(page, section, chart):
-    """The rectangle of the report from a section to a chart."""
-    edges = page.get_by_role("heading", name=section, exact=True, level=2), page.locator("figcaption", has_text=chart)
-    top, bottom = (edge.first.bounding_box()["y"] - MARGIN for edge in edges)
-    return {"x": 0, "y": top, "width": WIDTH, "height": bottom - top}
+CHAT = ["hello, I'm Declan", "how many sacks are 48 times 7?", "do you remember my name?"]
 
 
 def main():
@@ -54,11 +30,11 @@ def main():
     report = (folder / "data/report/index.html").as_uri()
     with chromium() as browser:
         with serving(folder=folder) as address, visit(browser, address, **LOOK) as page:
-            chat(page)
+            for words in CHAT:
+                ask(page, words)
             page.screenshot(path=IMAGES / "chat.png")
         with visit(browser, report, **LOOK) as page:
-            part = excerpt(page, "Bits per byte of held-out text", "Validation by source")
-            page.screenshot(path=IMAGES / "report.png", full_page=True, clip=part)
+            page.screenshot(path=IMAGES / "report.png")
 
 
 if __name__ == "__main__":
