@@ -13,4 +13,4 @@ def test_it_has_few_intents_each_known_and_held_back_in_several_ways():
     assert not persona.warnings
     for opening in persona.openings():
         assert len(opening.known) >= 8, opening.path
-        assert len(opening.held_back) >= 5, opening.path
+        assert len(opening.held_back) >= (5 if opening.path.startswith("facts/") else 6), opening.path

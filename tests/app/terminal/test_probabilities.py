@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from chatmill.app.terminal.tokens import show_likeliest, show_probabilities
 from chatmill.conversation import IM_END
@@ -63,3 +64,9 @@ def test_the_likeliest_tokens_of_a_place_are_listed_with_the_chosen_one(capsys):
     rows = [line.split() for line in capsys.readouterr().err.splitlines()]
     assert [row[0] for row in rows[2:]] == [*"abcdefghij", "o"]
     assert rows[-1] == ["o", "111", "1.6", "%", "chosen"]
+
+
+@pytest.mark.parametrize("number", ["me", "0", "4"])
+def test_a_place_that_the_answer_does_not_have_is_refused(number):
+    with pytest.raises(ValueError, match=f"/why: expected the number of a token, 1 to 3, got '{number}'"):
+        show_likeliest(answered({"H": 1}, {"o": 1}, {IM_END: 1}), number)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from chatmill.app.commands.verify import BROKEN_LINK, Finding, Survey, chosen_remote
-from chatmill.app.project import Leftover, Project, exclusive, is_broken_link, leftovers, open_project
+from chatmill.app.project import exclusive, is_broken_link, leftovers, open_project
 
 EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
 in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are
@@ -22,17 +22,22 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print a line for each repair, then what remains, then what to run next."""
     with open_project(Path.cwd()) as project, exclusive(project):
-        repaired = [_clear(project, left) for left in [*leftovers(project)]]
+        repaired = False
+        for left in [*leftovers(project)]:
+            left.clear()
+            repaired = _tell(Finding(str(project.shown(left.file)), left.problem, "cleared", None))
         found = Survey(project, [chosen_remote(project, options.remote)] if options.remote else [])
-        repaired += [one._replace(remedy=one.repair()) for one in found.findings if one.repair]
+        for one in found.findings:
+            if one.repair:
+                repaired = _tell(one._replace(remedy=one.repair()))
         for path in sorted({item.path for item in (*found.outputs, *project.sources)}):
             for file in (project.root / path, *project.files(path).values()):
                 if is_broken_link(file):  # to an object that was just removed; DVC fails at it
-                    repaired.append(Finding(str(project.shown(file)), BROKEN_LINK, "removed", None))
                     file.unlink()
+                    repaired = _tell(Finding(str(project.shown(file)), BROKEN_LINK, "removed", None))
         remaining = [one for one in found.findings if not one.repair]
-        for finding in (*repaired, *remaining):
-            print(finding)
+        for one in remaining:
+            print(one)
         if repaired or remaining:
             # DVC keeps checksums by a file's time and size, which may be outdated: it has to compute them anew.
             for database in project.databases:
@@ -46,6 +51,6 @@ def run(options: argparse.Namespace) -> None:
         print(f"next: {pull}`dvc repro`{push}")
 
 
-def _clear(project: Project, left: Leftover) -> Finding:
-    left.clear()
-    return Finding(str(project.shown(left.file)), left.problem, "cleared", None)
+def _tell(done: Finding) -> bool:
+    print(done, flush=True)  # at once, as a later repair may fail
+    return True

@@ -184,7 +184,7 @@ class Survey:
             self._check_objects(item, is_unchanged=md5 == item.md5)
         for file in (place, *self.project.files(item.path).values()):
             if is_broken_link(file):
-                self.add(file, BROKEN_LINK, repair=partial(_remove, file))
+                self.add(file, BROKEN_LINK, repair=partial(_remove_link, file))
         if is_broken_link(place) or md5 == item.md5:
             return
         is_cached = {item.md5, *(self._members(item) or {}).values()} <= self._sound.keys()
@@ -274,6 +274,10 @@ class Survey:
 def _remove(file: Path, done: str = "removed") -> str:
     file.unlink(missing_ok=True)
     return done
+
+
+def _remove_link(file: Path) -> str:
+    return _remove(file) if is_broken_link(file) else "whole again, as its object was restored"
 
 
 def _remove_run(place: Path) -> str:
