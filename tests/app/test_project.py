@@ -24,9 +24,9 @@ stages:
         ("\0" * 100, "is empty"),
         (f"<<<<<<< HEAD\n{SOUND}", "is not YAML"),
         (f"{SOUND}{{", "is not YAML"),
-        (SOUND.replace("2.0", "3.0"), "is not what DVC writes (invalid schema version for dictionary value"),
-        (SOUND.replace("cmd", "cmc"), "is not what DVC writes (extra keys not allowed"),
-        ("- 1", "is not what DVC writes (expected a dictionary"),
+        (SOUND.replace("2.0", "3.0"), "is not what DVC reads (invalid schema version for dictionary value"),
+        (SOUND.replace("cmd", "cmc"), "is not what DVC reads (extra keys not allowed"),
+        ("- 1", "is not what DVC reads (expected a dictionary"),
     ],
 )
 def test_what_is_wrong_with_a_lock_file(text, problem):

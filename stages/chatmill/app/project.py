@@ -3,10 +3,8 @@
 import fcntl
 import hashlib
 import json
-import marshal
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property, partial
@@ -30,8 +28,8 @@ class Item(NamedTuple):
 
     path: str  # relative to the project
     md5: str  # ends with .dir for a folder
+    stage: str | None = None  # that made it; None for an input
     cached: bool = True
-    external: bool = False  # of a .dvc file: no stage makes it
 
 
 class Project:
@@ -40,16 +38,21 @@ class Project:
     def __init__(self, repo: Any) -> None:
         """Raises ValueError where dvc.yaml cannot be read; dvc.lock is not read."""
         from dvc.parsing import DataResolver
+        from dvc.schema import COMPILED_MULTI_STAGE_SCHEMA
 
         self.root, self.cache = Path(repo.root_dir), Path(repo.cache.legacy.path)
         self.databases = [Path(repo.site_cache_dir) / name for name in ("hashes", "index")]  # of what DVC has read
         urls = {name: settings["url"] for name, settings in repo.config["remote"].items()}
         self.remotes = {name: Path(url) for name, url in urls.items() if "://" not in url and Path(url).is_dir()}
         self.unchecked_remotes = {name: url for name, url in urls.items() if name not in self.remotes}
-        pipeline = _read_pipeline(self.root / "dvc.yaml")
+        file = self.root / "dvc.yaml"
+        content = file.read_bytes()
+        problem = yaml_problem(content, COMPILED_MULTI_STAGE_SCHEMA)
+        if problem or not (pipeline := parse_yaml(content, file)).get("stages"):
+            raise ValueError(f"{file}: {problem or 'has no stages'}: correct it, or restore it by git")
         stages = DataResolver(repo, repo.root_dir, pipeline).resolve()["stages"]
         self.commands = {name: stage["cmd"] for name, stage in stages.items()}
-        self.outputs = {name: _outputs(stage) for name, stage in stages.items()}
+        self._is_cached = {name: _outputs(stage) for name, stage in stages.items()}
         self.sources = list(_sources(repo))
         self._ignore = repo.dvcignore
 
@@ -70,6 +73,15 @@ class Project:
             return {file.relative_to(place).as_posix(): file for file in found}
         return {"": place} if place.is_file() else {}
 
+    def outputs(self, stage: str, entry: Mapping[str, Any]) -> list[Item]:
+        """The outputs in the entry of a stage in dvc.lock."""
+        is_cached = self._is_cached.get(stage, {})
+        return [Item(path, md5, stage, is_cached.get(path, True)) for path, md5 in md5_by_path(entry, "outs").items()]
+
+    @property
+    def output_paths(self) -> set[Path]:
+        return {self.root / path for outputs in self._is_cached.values() for path in outputs}
+
     @property
     def lock(self) -> bytes | None:
         file = self.root / LOCK_FILE
@@ -83,22 +95,14 @@ class Project:
             return content if lock_problem(content) is None else None
         return None
 
-    @cached_property
-    def tracked(self) -> frozenset[str]:
-        with suppress(ValueError):  # DVC works without git
-            return frozenset(run_git(self.root, ["ls-files", "-z"]).decode(errors="surrogateescape").split("\0"))
-        return frozenset()
-
-    def changed_parameters(self, entry: dict[str, Any]) -> list[str]:
+    def changed_parameters(self, entry: Mapping[str, Any]) -> Iterator[str]:
         """The parameters that have another value than in the run of an entry of dvc.lock, as FILE: KEY."""
-        changed = []
         for file, values in (entry.get("params") or {}).items():
             place = self.root / file
-            content = parse_yaml(place) if place.is_file() else {}
-            changed += [
+            content = parse_yaml(place.read_bytes(), place) if place.is_file() else {}
+            yield from (
                 f"{file}: {key}" for key, value in values.items() if get_nested(content, *key.split(".")) != value
-            ]
-        return changed
+            )
 
 
 @contextmanager
@@ -121,20 +125,7 @@ def open_project(folder: Path) -> Iterator[Project]:
         raise ValueError(f"{folder}: {error}") from error
 
 
-def _read_pipeline(file: Path) -> dict[str, Any]:
-    from dvc.schema import COMPILED_MULTI_STAGE_SCHEMA
-    from voluptuous import Invalid
-
-    try:
-        content: dict[str, Any] = COMPILED_MULTI_STAGE_SCHEMA(parse_yaml(file))
-    except Invalid as error:
-        raise ValueError(f"{file}: not what DVC reads ({error}): correct it, or restore it by git") from error
-    if not content.get("stages"):
-        raise ValueError(f"{file}: no stages: add them, or restore it by git")
-    return content
-
-
-def _outputs(stage: dict[str, Any]) -> dict[str, bool]:
+def _outputs(stage: Mapping[str, Any]) -> dict[str, bool]:
     """The outputs of a stage of dvc.yaml, `PATH` or `PATH: {cache: …}`, and whether the cache has them."""
     listed = [one for kind in ("outs", "metrics", "plots") for one in stage.get(kind) or []]
     options = [{one: {}} if isinstance(one, str) else one for one in listed]
@@ -149,52 +140,60 @@ def _sources(repo: Any) -> Iterator[Item]:
         for out in load_file(repo, file).stage.outs if file.endswith(".dvc") else ():
             if out.is_in_repo and out.hash_name == "md5" and out.hash_info.value:
                 path = Path(os.path.relpath(out.fs_path, repo.root_dir)).as_posix()
-                yield Item(path, out.hash_info.value, out.use_cache, external=True)
+                yield Item(path, out.hash_info.value, cached=out.use_cache)
 
 
 # The files that DVC writes: dvc.lock, lists of folders, cached objects, and the run cache.
 
 
-def parse_yaml(file: Path, content: bytes | None = None) -> Any:
+def parse_yaml(content: bytes, file: str | Path = LOCK_FILE) -> Any:
     """The content of a YAML file as DVC reads it. Raises ValueError where it cannot be read."""
     from dvc.utils.serialize import ParseError
     from dvc.utils.serialize import parse_yaml as parse
 
     try:
-        return parse((file.read_bytes() if content is None else content).decode("utf-8"), file)
+        return parse(content.decode("utf-8"), file)
     except (ParseError, ValueError, RecursionError) as error:
-        raise ValueError(f"{file}: not YAML") from error
+        raise ValueError(f"{file}: is not YAML") from error
 
 
-def lock_problem(content: bytes) -> str | None:
-    """What is wrong with the text of a dvc.lock; None for a sound one."""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+def yaml_problem(content: bytes, schema: Callable[[Any], Any]) -> str | None:
+    """What is wrong with a YAML file of DVC; None for a sound one."""
     from voluptuous import Invalid
 
-    if not content.strip(b"\0 \n"):
-        return "is empty"
     try:
-        COMPILED_LOCKFILE_SCHEMA(parse_yaml(Path(LOCK_FILE), content))
+        schema(parse_yaml(content))
     except ValueError:
         return "is not YAML"
     except Invalid as error:
-        return f"is not what DVC writes ({error})"
+        return f"is not what DVC reads ({error})"
     return None
 
 
-def items(entry: dict[str, Any], kind: str) -> list[Item]:
-    return [Item(one["path"], one["md5"]) for one in entry.get(kind) or [] if "md5" in one]
+def lock_problem(content: bytes) -> str | None:
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+
+    return yaml_problem(content, COMPILED_LOCKFILE_SCHEMA) if content.strip(b"\0 \n") else "is empty"
 
 
-def listing_bytes(md5_by_path: dict[str, str]) -> bytes:
+def md5_by_path(entry: Mapping[str, Any], kind: str) -> dict[str, str]:
+    """The MD5 of each of the `outs` or `deps` of an entry of dvc.lock."""
+    return {one["path"]: one["md5"] for one in entry.get(kind) or [] if "md5" in one}
+
+
+def listing_bytes(md5s: Mapping[str, str]) -> bytes:
     """The object that DVC stores for a folder: [{"md5": …, "relpath": …}, …]."""
-    listed = [{"md5": md5, "relpath": path} for path, md5 in md5_by_path.items()]
+    listed = [{"md5": md5, "relpath": path} for path, md5 in md5s.items()]
     return json.dumps(sorted(listed, key=lambda one: one["relpath"]), sort_keys=True).encode()
 
 
 def read_listing(file: Path) -> dict[str, str]:
     """The inverse of `listing_bytes`, for a sound object."""
     return {one["relpath"]: one["md5"] for one in json.loads(file.read_bytes())}
+
+
+def md5_of(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def object_file(store: Path, name: str) -> Path:
@@ -218,40 +217,28 @@ def is_broken_link(file: Path) -> bool:
 
 def damaged_runs(store: Path) -> list[Path]:
     """The damaged entries of a run cache, and empty folders, at which DVC fails."""
-    from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
-    from dvc.utils import dict_sha256
-    from voluptuous import Invalid
-
-    def is_sound(file: Path) -> bool:
-        sizes = ("size", "nfiles")  # are in an entry, but not in the name of its file
-        try:
-            entry = parse_yaml(file)
-            COMPILED_LOCK_FILE_STAGE_SCHEMA(entry)
-            outs = entry.get("outs", [])
-            key = entry | {"outs": [out["path"] for out in outs]}
-            is_whole = file.read_bytes().endswith(b"\n") and all(
-                "size" in out and ("nfiles" in out or not out["md5"].endswith(".dir")) for out in outs
-            )
-        except (Invalid, KeyError, TypeError, ValueError, OSError):
-            return False
-        named = dict_sha256(key, exclude=sizes), dict_sha256(entry, exclude=sizes)
-        return is_whole and bool(named == (file.parent.name, file.name))
-
     folders = [folder for folder in sorted(store.glob("runs/*/*")) if folder.is_dir()]
     files = [file for folder in folders for file in sorted(folder.iterdir()) if not file.name.endswith(TEMPORARY)]
-    return [folder for folder in folders if not any(folder.iterdir())] + [file for file in files if not is_sound(file)]
+    empty = [folder for folder in folders if not any(folder.iterdir())]
+    return [*empty, *(file for file in files if not _is_sound_run(file))]
 
 
-class Digest(NamedTuple):
-    """MD5 and bytes of a file; `error` says why it could not be read."""
+def _is_sound_run(file: Path) -> bool:
+    """Whether an entry of the run cache is what its name says, and ends with the sizes, which the name leaves out."""
+    from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
+    from dvc.utils import dict_sha256
 
-    md5: str
-    size: int
-    error: str = ""
+    content = file.read_bytes() if file.is_file() else b""
+    if yaml_problem(content, COMPILED_LOCK_FILE_STAGE_SCHEMA) or not content.endswith(b"\n"):
+        return False
+    entry = parse_yaml(content)
+    last = entry.get("outs", [{}])[-1]
+    has_sizes = "size" in last and ("nfiles" in last or not last.get("md5", "").endswith(".dir"))
+    return has_sizes and bool(dict_sha256(entry, exclude=["size", "nfiles"]) == file.name)
 
 
-def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
-    """The digests of files that exist, computed on all cores; links to the same content are read once."""
+def digest_files(files: Iterable[Path], description: str) -> dict[Path, str]:
+    """The MD5 of each file that exists, computed on all cores; links to the same content are read once."""
     states = {file: file.stat() for file in files if file.exists()}
     distinct = {(state.st_dev, state.st_ino): file for file, state in states.items()}
     with ThreadPoolExecutor(os.cpu_count()) as threads:
@@ -260,18 +247,17 @@ def digest_files(files: Iterable[Path], description: str) -> dict[Path, Digest]:
     return {file: digests[state.st_dev, state.st_ino] for file, state in states.items()}
 
 
-def _digest(file: Path) -> Digest:
-    try:
-        with file.open("rb", buffering=0) as stream:
-            digest = hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False))
-            return Digest(digest.hexdigest(), stream.tell())
-    except OSError as error:
-        return Digest("", 0, error.strerror or str(error))
+def _digest(file: Path) -> str:
+    """The MD5 of a file; empty where it cannot be read."""
+    with suppress(OSError), file.open("rb", buffering=0) as stream:
+        return hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
+    return ""
 
 
-# What killed commands and full disks leave: DVC's locks and temporary files, scratch folders, cut modules.
+# What killed commands and full disks leave: DVC's locks and temporary files, and scratch folders.
 
 RWLOCK = "rwlock"  # in which DVC notes who reads and writes what
+INTERRUPTED = "was left by an interrupted command"
 
 
 class Leftover(NamedTuple):
@@ -282,58 +268,39 @@ class Leftover(NamedTuple):
 
 def leftovers(project: Project) -> Iterator[Leftover]:
     rwlock = project.temporary / RWLOCK
-    if rwlock.exists() and ((named := _named(rwlock)) is None or (named and not _living(named, rwlock))):
+    if rwlock.exists() and ((holders := _holders(rwlock)) is None or (holders and not any(holders.values()))):
         yield Leftover(rwlock, "names no process that runs", lambda: rwlock.write_text("{}", encoding="utf-8"))
     if project.cache.is_relative_to(project.root):  # else it may be that of other projects, too
         for pattern in (f"files/md5/*/*{TEMPORARY}", f"runs/*/*/*{TEMPORARY}"):
             for file in sorted(project.cache.glob(pattern)):
-                yield Leftover(file, "was left by an interrupted command", file.unlink)
-    outputs = {project.root / path for stage in project.outputs.values() for path in stage}
-    places = {project.root, *outputs, *(output.parent for output in outputs)}
-    folders = sorted(folder for place in places for folder in place.glob(f"{SCRATCH}/*") if folder.name.isdigit())
-    for folder in folders:
-        if folder.is_dir() and not is_alive(int(folder.name), folder.stat().st_mtime):
+                yield Leftover(file, INTERRUPTED, file.unlink)
+    places = {project.root, *project.output_paths, *(output.parent for output in project.output_paths)}
+    for folder in sorted(folder for place in places for folder in place.glob(f"{SCRATCH}/[0-9]*")):
+        if folder.name.isdigit() and folder.is_dir() and not is_alive(int(folder.name), folder.stat().st_mtime):
             yield Leftover(folder, "was left by a stage that was ended", partial(discard_scratch, folder))
     for file in sorted(file for place in places for file in place.glob(f".*{TEMPORARY}")):
-        yield Leftover(file, "was left by an interrupted command", file.unlink)
-    for file in sorted((project.root / "stages").rglob(f"__pycache__/*.{sys.implementation.cache_tag}.pyc")):
-        if _is_cut(file):
-            yield Leftover(file, "was cut, as on a full disk: Python fails at it", file.unlink)
-
-
-def _is_cut(module: Path) -> bool:
-    """Whether a compiled module is not whole behind its header of 16 bytes, at which Python ends in an EOFError."""
-    try:
-        marshal.loads(module.read_bytes()[16:])
-    except (EOFError, ValueError, TypeError):
-        return True
-    return False
+        yield Leftover(file, INTERRUPTED, file.unlink)
 
 
 def running(project: Project) -> tuple[Path, str] | None:
     """A process that reads or writes in the project or in the folder of an experiment, and DVC's file that names it."""
     for file in (project.temporary / RWLOCK, *project.temporary.glob(f"exps/*/*/.dvc/tmp/{RWLOCK}")):
-        if file.exists() and (holders := _living(_named(file) or [], file)):
-            return file, f"process {holders[0]['pid']} ({holders[0]['cmd']})"
+        for holder, is_running in (_holders(file) or {}).items() if file.exists() else ():
+            if is_running:
+                return file, holder
     return None
 
 
-def _named(rwlock: Path) -> list[dict[str, Any]] | None:
-    """The processes that a file names; None where it is damaged."""
-    from dvc.rwlock import SCHEMA
-    from voluptuous import Invalid
-
+def _holders(rwlock: Path) -> dict[str, bool] | None:
+    """The processes that a file names, and whether each runs; None where it is damaged."""
     try:
-        content: dict[str, Any] = json.loads(rwlock.read_bytes())
-        SCHEMA(content)
-    except (Invalid, ValueError, RecursionError):
+        content = json.loads(rwlock.read_bytes())
+        readers = [holder for holders in content.get("read", {}).values() for holder in holders]
+        named = [*content.get("write", {}).values(), *readers]
+        since = rwlock.stat().st_mtime
+        return {f"process {one['pid']} ({one['cmd']})": is_alive(one["pid"], since) for one in named}
+    except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
         return None
-    readers = [holder for holders in content.get("read", {}).values() for holder in holders]
-    return [*content.get("write", {}).values(), *readers]
-
-
-def _living(named: list[dict[str, Any]], rwlock: Path) -> list[dict[str, Any]]:
-    return [holder for holder in named if is_alive(holder["pid"], rwlock.stat().st_mtime)]
 
 
 @contextmanager

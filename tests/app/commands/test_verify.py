@@ -100,10 +100,10 @@ def test_outside_a_project_it_is_one_line(tmp_path, monkeypatch, capsys, argumen
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "no stages: add them, or restore it by git"),
-        ("- 1", "not what DVC reads (expected a dictionary): correct it"),
-        ("stages: {copy: 1}", "not what DVC reads ("),
-        ("stages:\n\tcopy: 1", "not YAML"),
+        ("", "has no stages: correct it, or restore it by git"),
+        ("- 1", "is not what DVC reads (expected a dictionary): correct it"),
+        ("stages: {copy: 1}", "is not what DVC reads ("),
+        ("stages:\n\tcopy: 1", "is not YAML"),
     ],
 )
 def test_a_pipeline_that_cannot_be_read_is_one_line(project, capsys, command, content, message):

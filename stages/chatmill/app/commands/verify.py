@@ -4,7 +4,6 @@ Every file is read again: DVC trusts the time and size of a file that it has see
 """
 
 import argparse
-import hashlib
 import shutil
 import sys
 import time
@@ -21,10 +20,11 @@ from chatmill.app.project import (
     damaged_runs,
     digest_files,
     is_broken_link,
-    items,
     leftovers,
     listing_bytes,
     lock_problem,
+    md5_by_path,
+    md5_of,
     object_file,
     open_project,
     parse_yaml,
@@ -32,11 +32,10 @@ from chatmill.app.project import (
     running,
     stored_objects,
 )
-from chatmill.app.terminal.text import printable
+from chatmill.app.terminal.text import plural, printable
 
 REPAIR, REPRO = "run `chatmill repair`, then `dvc repro`", "run `dvc repro`"
 BROKEN_LINK = "is a link to a missing object"
-FETCH = "`dvc pull` fetches it, or `dvc repro` makes it"
 SET_ASIDE = "corrupt"  # the folder in .dvc/tmp for damaged objects that no stage is known to have made
 
 
@@ -58,39 +57,38 @@ class Survey:
 
     def __init__(self, project: Project, remotes: Sequence[str]) -> None:
         self.project, self.findings = project, list[Finding]()
-        content = project.lock
-        problem = "is missing" if content is None else lock_problem(content)
-        if content is None:
+        lock = project.lock
+        if lock is None:
             self.add(LOCK_FILE, "is missing", REPRO)
-        elif problem:
+        elif problem := lock_problem(lock):
             self.add(LOCK_FILE, problem, repair=self._restore_lock)
-        lock = project.committed_lock if problem else content
-        entries = parse_yaml(Path(LOCK_FILE), lock).get("stages") if lock else {}
-        self.entries: dict[str, dict[str, Any]] = entries or {}
-        self.outputs = [item for entry in self.entries.values() for item in items(entry, "outs")]
+            lock = project.committed_lock
+        self.entries: dict[str, dict[str, Any]] = (parse_yaml(lock).get("stages") if lock else None) or {}
+        self.outputs = [item for stage, entry in self.entries.items() for item in project.outputs(stage, entry)]
+        items = [*self.outputs, *project.sources]
 
         # Read everything once.
         cached = stored_objects(project.cache)
         remote = {name: stored_objects(project.remotes[name]) for name in remotes}
         files = [file for objects in (cached, *remote.values()) for file in objects.values()]
-        inputs = [item for entry in self.entries.values() for item in items(entry, "deps")]
-        for item in (*inputs, *self.outputs, *project.sources):
-            files += project.files(item.path).values()
+        inputs = [path for entry in self.entries.values() for path in md5_by_path(entry, "deps")]
+        for path in (*inputs, *(item.path for item in items)):
+            files += project.files(path).values()
         self.digests = digest_files(files, "verify")
 
         # Compare: the cache first, since what is sound in it decides about the remedies.
         self._sound = self._sound_of(cached)
         self._damaged = cached.keys() - self._sound.keys()
-        self._lost: dict[str, Path | bytes] = {}  # what the cache lacks and the workspace has, by name
+        self._lost: dict[str, Callable[[], bytes]] = {}  # reads what the cache lacks and the workspace has, by name
         self._places = defaultdict[str, list[str]](list)  # of each object in the workspace, by name
-        for item in (*self.outputs, *project.sources):
+        for item in items:
             for name, md5 in {"": item.md5, **(self._members(item) or {})}.items():
                 self._places[md5].append(Path(item.path, name).as_posix())
         self._check_cache(cached)
         for name, objects in remote.items():
             self._check_remote(name, objects)
         for source in project.sources:
-            self._check_output(source, "a .dvc file")
+            self._check_item(source)
         if lock:
             self._check_entries()
 
@@ -102,22 +100,25 @@ class Survey:
     # The cache, remotes, and what is known of their objects.
 
     def _sound_of(self, objects: dict[str, Path]) -> dict[str, Path]:
-        return {name: file for name, file in objects.items() if self.digests[file].md5 == name.removesuffix(".dir")}
+        return {name: file for name, file in objects.items() if self.digests[file] == name.removesuffix(".dir")}
 
     def _members(self, item: Item) -> dict[str, str] | None:
         """The MD5 of each file that a folder should have; None for a file, and where the cache lacks the list."""
         is_known = item.md5.endswith(".dir") and item.md5 in self._sound
         return read_listing(self._sound[item.md5]) if is_known else None
 
-    def _damage(self, name: str, file: Path) -> str:
+    def _objects(self, item: Item) -> set[str]:
+        return {item.md5, *(self._members(item) or {}).values()}
+
+    def _damage(self, name: str) -> str:
         """What is wrong with a damaged object, and which outputs it is."""
         places = ", ".join(self._places.get(name, ["no output of this dvc.lock"]))
-        return f"{self.digests[file].error or 'is not the content that its name says'} ({places})"
+        return f"is not the content that its name says ({places})"
 
     def _check_cache(self, objects: dict[str, Path]) -> None:
         for name, file in objects.items():
             if name in self._damaged:
-                self.add(file, self._damage(name, file), repair=partial(self._replace, name, file))
+                self.add(file, self._damage(name), repair=partial(self._replace, name, file))
         for file in damaged_runs(self.project.cache):
             self.add(file, "is a damaged entry of the run cache", repair=partial(_remove_run, file))
 
@@ -125,7 +126,7 @@ class Survey:
         """Report damaged objects, and folders that lack files: DVC takes files for stored if the list of one is."""
         sound = self._sound_of(objects)
         for name, file in objects.items():
-            problem = self._damage(name, file)
+            problem = self._damage(name)
             if name in sound:
                 if not name.endswith(".dir") or {*read_listing(file).values()} <= sound.keys():
                     continue
@@ -140,15 +141,13 @@ class Survey:
 
     def _md5s(self, path: str) -> dict[str, str]:
         """The MD5 of each file of a folder, by relative path; that of a file by ""."""
-        files = self.project.files(path)
-        return {name: self.digests[file].md5 for name, file in files.items() if file in self.digests}
+        return {name: self.digests[file] for name, file in self.project.files(path).items() if file in self.digests}
 
     def _md5(self, path: str) -> str | None:
         """The MD5 of a file or folder, as dvc.lock has it; None where there is none."""
         found = self._md5s(path)
-        if not (self.project.root / path).is_dir():
-            return found.get("")
-        return f"{hashlib.md5(listing_bytes(found), usedforsecurity=False).hexdigest()}.dir"
+        is_folder = (self.project.root / path).is_dir()
+        return f"{md5_of(listing_bytes(found))}.dir" if is_folder else found.get("")
 
     def _check_entries(self) -> None:
         """Compare the entry of each stage with the workspace; report each input and parameter once for all stages."""
@@ -160,25 +159,28 @@ class Survey:
                 continue
             if entry["cmd"] != command:
                 self.add(LOCK_FILE, f"the command of {stage} is not that of dvc.yaml", REPRO)
-            for item in items(entry, "outs"):
-                self._check_output(item._replace(cached=project.outputs[stage].get(item.path, True)), stage)
+            for item in project.outputs(stage, entry):
+                self._check_item(item)
             for parameter in project.changed_parameters(entry):
                 changed[parameter].append(stage)
+        outputs = {item.path for item in self.outputs}
+        inputs = set[str]()
         for stage in project.commands.keys() & self.entries.keys():  # when all outputs are checked, which others read
-            for item in items(self.entries[stage], "deps"):
-                if self._md5(item.path) != item.md5 and not self._is_named(item.path):
-                    changed[item.path].append(stage)
+            for path, md5 in md5_by_path(self.entries[stage], "deps").items():
+                if self._md5(path) != md5 and not self._is_named(path):
+                    inputs |= {path} - outputs
+                    changed[path].append(stage)
         for path, stages in changed.items():
-            in_git = any(f"{one}/".startswith(f"{path}/") for one in project.tracked)
-            restore = f"`git checkout HEAD -- {path}` restores it; `dvc repro` runs with it"
+            restore = f"`git checkout HEAD -- {path}` restores it, if git has it; `dvc repro` runs with it"
             problem = f"is not what it was in the run of {', '.join(sorted(stages))}"
-            self.add(path, problem, restore if in_git else REPRO)
+            self.add(path, problem, restore if path in inputs else REPRO)
 
     def _is_named(self, path: str) -> bool:
         """Whether a file or folder, a file in it, or the folder around it has a finding."""
         return any(f"{one.path}/".startswith(f"{path}/") or path.startswith(f"{one.path}/") for one in self.findings)
 
-    def _check_output(self, item: Item, stage: str) -> None:
+    def _check_item(self, item: Item) -> None:
+        """Report what differs of an output or input from dvc.lock or its .dvc file, and what the cache lacks of it."""
         place, md5 = self.project.root / item.path, self._md5(item.path)
         if item.cached:
             self._check_objects(item, is_unchanged=md5 == item.md5)
@@ -187,24 +189,24 @@ class Survey:
                 self.add(file, BROKEN_LINK, repair=partial(_remove_link, file))
         if is_broken_link(place) or md5 == item.md5:
             return
-        is_cached = {item.md5, *(self._members(item) or {}).values()} <= self._sound.keys()
-        fetch = "`dvc pull` fetches it, if it was pushed" if item.external else FETCH
-        fetch = REPRO if not item.cached else "run `dvc checkout`" if is_cached else fetch
+        is_stored = self._objects(item) <= self._sound.keys()
+        fetch = "`dvc pull` fetches it" + (", or `dvc repro` makes it" if item.stage else ", if it was pushed")
+        fetch = REPRO if not item.cached else "run `dvc checkout`" if is_stored else fetch
         if md5 is None:
             self.add(item.path, "is missing: not checked out", fetch)
-        elif item.external:
-            copy = f"`dvc checkout --force {item.path}` restores it" if is_cached else "no sound copy is here"
-            self.add(item.path, "is not what its .dvc file says", f"`dvc add {item.path}` records it, {copy}")
+        elif item.stage:
+            self._check_files(item, fetch)
         else:
-            self._check_files(item, stage, fetch)
+            copy = f"`dvc checkout --force {item.path}` restores it" if is_stored else "no sound copy is here"
+            self.add(item.path, "is not what its .dvc file says", f"`dvc add {item.path}` records it, {copy}")
 
-    def _check_files(self, item: Item, stage: str, fetch: str) -> None:
+    def _check_files(self, item: Item, fetch: str) -> None:
         """Report the files of an output that differs from dvc.lock, or the folder if the list of its files is lost."""
         actual, listing = self._md5s(item.path), self._members(item)
         expected = {"": item.md5} if listing is None else listing
-        problem = f"is not what {LOCK_FILE} says {stage} wrote"
+        problem = f"is not what {LOCK_FILE} says {item.stage} wrote"
         if listing is None and "" not in actual:
-            self.add(item.path, problem, FETCH)
+            self.add(item.path, problem, fetch)
             return
         for name in sorted(expected.keys() | actual.keys()):
             path = Path(item.path, name)
@@ -213,7 +215,7 @@ class Survey:
             if name not in actual:
                 self.add(path, "is missing", "run `dvc checkout` or `dvc repro`")
             elif name not in expected:
-                self.add(path, f"was not written by {stage}", "move it elsewhere: `dvc repro` may remove it")
+                self.add(path, f"was not written by {item.stage}", "move it elsewhere: `dvc repro` may remove it")
             elif actual[name] != expected[name] and actual[name] in self._sound:
                 self.add(path, problem, f"it is of another run: {fetch}")
             elif actual[name] != expected[name]:
@@ -221,20 +223,19 @@ class Survey:
 
     def _check_objects(self, item: Item, *, is_unchanged: bool) -> None:
         """Report objects that the cache lacks and the workspace has; a damaged one has a finding already."""
-        files, actual = self.project.files(item.path), self._md5s(item.path)
-        known = {item.md5, *(self._members(item) or {}).values()}
-        lost: list[tuple[Path, str, Path | bytes, str]] = [
-            (Path(item.path, name), md5, files[name], "is missing in DVC's cache")
+        files, actual, known = self.project.files(item.path), self._md5s(item.path), self._objects(item)
+        lost: list[tuple[Path, str, Callable[[], bytes]]] = [
+            (Path(item.path, name), md5, files[name].read_bytes)
             for name, md5 in actual.items()
-            if (is_unchanged or md5 in known) and md5 not in self._sound
+            if is_unchanged or md5 in known
         ]
-        if item.md5.endswith(".dir") and item.md5 not in self._sound and is_unchanged:
-            problem = "the list of its files is missing in DVC's cache"
-            lost.append((Path(item.path), item.md5, listing_bytes(actual), problem))
-        for path, md5, source, problem in lost:
-            self._lost[md5] = source
-            if md5 not in self._damaged:
-                self.add(path, problem, repair=partial(self._restore, md5))
+        if item.md5.endswith(".dir") and is_unchanged:
+            lost.append((Path(item.path), item.md5, partial(listing_bytes, actual)))
+        for path, md5, read in lost:
+            if md5 not in self._sound:
+                self._lost[md5] = read
+                if md5 not in self._damaged:
+                    self.add(path, "is missing in DVC's cache", repair=partial(self._restore, md5))
 
     # What `chatmill repair` does; each returns it in words.
 
@@ -250,7 +251,7 @@ class Survey:
     def _replace(self, name: str, file: Path) -> str:
         if name in self._lost:
             return self._restore(name)
-        if any(name in (item.md5, *(self._members(item) or {}).values()) for item in self.outputs):
+        if any(name in self._objects(item) for item in self.outputs):
             return _remove(file)
         aside = self.project.temporary / SET_ASIDE / name  # it may be the only copy of data that no stage makes
         aside.parent.mkdir(parents=True, exist_ok=True)
@@ -259,10 +260,9 @@ class Survey:
 
     def _restore(self, name: str) -> str:
         """Write an object of the cache from its copy in the workspace. Raises ValueError if that changed meanwhile."""
-        file, source = object_file(self.project.cache, name), self._lost[name]
-        content = source.read_bytes() if isinstance(source, Path) else source
-        if hashlib.md5(content, usedforsecurity=False).hexdigest() != name.removesuffix(".dir"):
-            raise ValueError(f"{source if isinstance(source, Path) else file}: changed meanwhile: run it again")
+        file, content = object_file(self.project.cache, name), self._lost[name]()
+        if md5_of(content) != name.removesuffix(".dir"):
+            raise ValueError(f"{file}: its copy in the workspace changed meanwhile: run it again")
         file.parent.mkdir(parents=True, exist_ok=True)
         place = file.with_name(f"{file.name}.tmp")
         place.write_bytes(content)
@@ -328,10 +328,9 @@ def run(options: argparse.Namespace) -> int:
             print(f"chatmill: remote {name} ({url}): not checked: no folder of this machine", file=sys.stderr)
     for finding in found.findings:
         print(finding)
-    size = sum(digest.size for digest in found.digests.values())
+    size = sum(file.stat().st_size for file in found.digests)
     count, seconds = len(found.findings), time.monotonic() - start
-    verdict = "all in order" if not count else f"{count} {'is' if count == 1 else 'are'} not in order"
-    print(
-        f"chatmill: {len(found.digests):,} files, {size / 1e6:,.0f} MB in {seconds:.1f} s: {verdict}", file=sys.stderr
-    )
+    verdict = f"{count} not in order" if count else "all in order"
+    files = f"{plural(len(found.digests), 'file')}, {size / 1e6:,.0f} MB in {seconds:.1f} s"
+    print(f"chatmill: {files}: {verdict}", file=sys.stderr)
     return int(bool(count))
