@@ -84,10 +84,6 @@ def test_what_comes_afterwards_finds_the_outputs_in_their_places(project):
 
 def test_a_stage_says_first_what_it_does_and_last_what_it_made(project):
     assert run(project).stdout.splitlines()[::2] == ["count: write a number", "count: made out.txt (19 bytes) in 0 s"]
-    (project / ".cache/seconds/count").write_text("191.5")
-    assert run(project).stdout.startswith("count: write a number; last time it took 3 minutes\n")
-    (project / ".cache/seconds/count").write_text("")  # as it is if the disk is full
-    assert run(project).stdout.startswith("count: write a number\n")
 
 
 def test_a_missing_file_is_named(project):
@@ -112,7 +108,7 @@ def test_a_killed_stage_writes_nothing_and_the_next_sweeps_up(project):
     assert not (project / "out.txt").exists()
     (project / "raw.txt").write_text("hello")
     assert run(project).returncode == 0
-    assert {file.name for file in (project / ".cache").iterdir()} == {"locks", "seconds"}
+    assert {file.name for file in (project / ".cache").iterdir()} == {"locks"}
 
 
 def test_a_stage_dies_with_its_parent(project):

@@ -17,23 +17,21 @@ _REMEDY = "recreate the folder with dvc repro or dvc checkout"
 
 def write_manifest(folder: Path, *, kind: str, fingerprint: str) -> None:
     paths = [file for file in sorted(folder.rglob("*")) if file.is_file() and file.name != MANIFEST_NAME]
-    files = {str(file.relative_to(folder)): sha256_of(file) for file in paths}
-    sizes = {str(file.relative_to(folder)): file.stat().st_size for file in paths}
-    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": files, "sizes": sizes}
-    (folder / MANIFEST_NAME).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    files = {str(file.relative_to(folder)): file for file in paths}
+    sizes = {name: file.stat().st_size for name, file in files.items()}
+    _write(folder / MANIFEST_NAME, files, kind, fingerprint, {"sizes": sizes})
 
 
 def write_file_manifest(
     manifest: Path, files: Iterable[Path], *, kind: str, counts: dict[str, Any] | None = None
 ) -> None:
     """Write the checksums of single files for `check_file`, which needs neither a fingerprint nor sizes."""
-    content = {
-        "format": FORMAT_VERSION,
-        "kind": kind,
-        "fingerprint": "",
-        "files": {f.name: sha256_of(f) for f in files},
-    }
-    content |= {} if counts is None else {"counts": counts}
+    _write(manifest, {file.name: file for file in files}, kind, "", {} if counts is None else {"counts": counts})
+
+
+def _write(manifest: Path, files: dict[str, Path], kind: str, fingerprint: str, more: dict[str, Any]) -> None:
+    checksums = {name: sha256_of(file) for name, file in files.items()}
+    content = {"format": FORMAT_VERSION, "kind": kind, "fingerprint": fingerprint, "files": checksums, **more}
     manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

@@ -116,3 +116,11 @@ def _remove_stale(scratch: Path) -> None:
         with suppress(OSError):  # another stage may do the same
             if folder.name.isdigit() and not is_alive(int(folder.name), folder.stat().st_mtime):
                 discard_scratch(folder)
+
+
+def format_size(num_bytes: int) -> str:
+    """A number of bytes: 812 bytes, 7.2 MB, 15.1 GB."""
+    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"

@@ -8,7 +8,7 @@ by this signature, and all others by a JSON schema, so that it imports no code o
 import difflib
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from chatmill.pipeline.processes import SOURCE_ROOT
-from chatmill.pipeline.signatures import Schema, Signature, alternatives, describe, expected_value, in_yaml
+from chatmill.pipeline.signatures import Schema, Signature, alternatives, describe, in_yaml
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 PositiveInt = Annotated[int, Field(gt=0, strict=True)]
@@ -60,14 +60,13 @@ def parse_params(content: bytes, name: str) -> Params:
     return params
 
 
-def section_of(params: Params, name: str, signature: Signature, instance: str) -> Params:
-    """The section of a stage, or of one `instance` of a foreach stage. Raises ValueError where it is missing."""
+def sections_of(params: Params, name: str, signature: Signature) -> Params:
+    """The section of a stage, or those of the entries of a foreach stage, by path: each with the threads it takes."""
     section = params.get(name) or {}
-    if signature.foreach:
-        if instance not in section:
-            raise ValueError(f"{PARAMS_FILE}: missing section {name}.{instance}")
-        section = section[instance] or {}
-    return section | ({THREADS: params[THREADS]} if THREADS in signature.model.model_fields else {})
+    sections = {f"{name}.{key}": one or {} for key, one in section.items()} if signature.foreach else {name: section}
+    if THREADS not in signature.model.model_fields:
+        return sections
+    return {path: {**one, THREADS: params[THREADS]} for path, one in sections.items()}
 
 
 def check_params(params: Params, own: str, signature: Signature) -> None:
@@ -79,15 +78,11 @@ def check_params(params: Params, own: str, signature: Signature) -> None:
     for name in (own, *signature.other_sections):  # of a script that the schema lacks anything is right
         schema["properties"].setdefault(name, {})
     errors = list(find_errors({own: None} | params, schema))
-    takes_threads = THREADS in signature.model.model_fields
-    if takes_threads and THREADS not in params:
+    if THREADS in signature.model.model_fields and THREADS not in params:
         errors.append(f"missing parameter {THREADS}: expected an integer above 0")
     if not errors:
-        section = params.get(own) or {}
-        sections = {f"{own}.{key}": one or {} for key, one in section.items()} if signature.foreach else {own: section}
-        for path, one in sections.items():
-            whole = one | {THREADS: params[THREADS]} if takes_threads and isinstance(one, dict) else one
-            errors += section_errors(path, whole, signature.model)
+        for path, section in sections_of(params, own, signature).items():
+            errors += section_errors(path, section, signature.model)
     if errors:
         raise ValueError("; ".join(f"{PARAMS_FILE}: {error}" for error in dict.fromkeys(errors)))
 
@@ -131,7 +126,7 @@ def _value_errors(path: str, value: Any, schema: Schema, root: Schema) -> Iterat
 
 
 def _has_type(value: Any, schema: Schema) -> bool:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     fits = {
         "object": isinstance(value, dict),
         "array": isinstance(value, list),
@@ -139,7 +134,7 @@ def _has_type(value: Any, schema: Schema) -> bool:
         "boolean": isinstance(value, bool),
         "null": value is None,
         "number": is_number,
-        "integer": is_number and value == int(value) if is_number and isfinite(value) else False,
+        "integer": is_number and isfinite(value) and value == int(value),
     }
     return fits.get(schema.get("type", ""), True)
 
@@ -150,21 +145,25 @@ def _modules(folder: str) -> list[str]:
 
 def _is_in_range(value: Any, schema: Schema) -> bool:
     if isinstance(value, str):
-        exists = "x-modules" not in schema or value in _modules(schema["x-modules"])
-        return exists and bool(re.search(schema.get("pattern", ""), value) and value in schema.get("enum", [value]))
+        is_known = value in _modules(schema["x-modules"]) if "x-modules" in schema else True
+        is_short = len(value) <= schema.get("maxLength", len(value))
+        return is_known and is_short and _is_listed(value, schema) and bool(re.search(schema.get("pattern", ""), value))
     if isinstance(value, list):
-        return bool(len(value) >= schema.get("minItems", 0))
-    if isinstance(value, (int, float)):
+        return bool(schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)))
+    if isinstance(value, int | float):
         return bool(
             isfinite(value)
-            and value >= schema.get("minimum", value)
-            and value <= schema.get("maximum", value)
+            and schema.get("minimum", value) <= value <= schema.get("maximum", value)
             and ("exclusiveMinimum" not in schema or value > schema["exclusiveMinimum"])
             and ("exclusiveMaximum" not in schema or value < schema["exclusiveMaximum"])
             and ("multipleOf" not in schema or value % schema["multipleOf"] == 0)
-            and value in schema.get("enum", [value])
+            and _is_listed(value, schema)
         )
     return True
+
+
+def _is_listed(value: Any, schema: Schema) -> bool:
+    return value in schema.get("enum", [schema.get("const", value)])
 
 
 def section_errors(path: str, section: Any, model: type[BaseModel]) -> list[str]:
@@ -175,32 +174,15 @@ def section_errors(path: str, section: Any, model: type[BaseModel]) -> list[str]
         if not errors:
             model.model_validate(section)
     except ValidationError as error:
-        for problem in error.errors():
-            keys = keys_of(problem["loc"], section)
-            errors.append(error_line(".".join((path, *keys)), problem, expected_value(model, keys)))
+        errors = [_validator_error(path, problem) for problem in error.errors()]
     return errors
 
 
-def keys_of(location: Sequence[str | int], section: Any) -> tuple[str, ...]:
-    """The keys of a location in a section, up to one that is missing, without the type names that pydantic adds."""
-    keys: list[str] = []
-    for part in location:
-        if not isinstance(section, (dict, list)) or (isinstance(section, list) and isinstance(part, str)):
-            break
-        keys.append(str(part))
-        found = dict(enumerate(section)) if isinstance(section, list) else section
-        section = found.get(part)
-    return tuple(keys)
-
-
-def error_line(name: str, error: ErrorDetails, expected: str) -> str:
-    """One line for an error; that of a validator names its parameter itself if it concerns more than one."""
-    if error["type"] == "missing":
-        return f"missing parameter {name}: expected {expected}"
-    if error["type"] == "value_error":
-        message = error["msg"].removeprefix("Value error, ")
-        return f"{name} = {in_yaml(error['input'])}: {message}" if error["loc"] else message
-    return f"{name}: expected {expected}, got {in_yaml(error['input']):.200}"
+def _validator_error(path: str, problem: ErrorDetails) -> str:
+    """The line of an error; that of a validator names its parameter itself if it concerns more than one."""
+    message = problem["msg"].removeprefix("Value error, ")
+    name = ".".join(map(str, (path, *problem["loc"])))
+    return f"{name} = {in_yaml(problem['input']):.200}: {message}" if problem["loc"] else message
 
 
 def _unusable_names(name: str, content: Params) -> Iterator[str]:

@@ -25,19 +25,17 @@ class ProgressLines(Generic[T]):
         *,
         total: int | None = None,
         unit: str = "it",
-        scale: bool = False,
         done: int = 0,
         clock: Clock = time.monotonic,
     ) -> None:
         self._items, self._description, self._postfix = items, description, ""
         self._total = total
-        self._unit, self._scale = unit if unit != "it" else "", scale
+        self._unit = unit if unit != "it" else ""
         self._count = float(done)
         self._clock, self._start = clock, clock()
         self._due = float(_FIRST_LINE)  # seconds from the start to the next line
-        self._first: tuple[float, float] | None = (
-            None  # seconds and count after the first item, in which a model may compile
-        )
+        # Seconds and count after the first item, in which a model may compile.
+        self._first: tuple[float, float] | None = None
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
@@ -67,18 +65,15 @@ class ProgressLines(Generic[T]):
         """Do nothing: no line is incomplete."""
 
     def _line(self, elapsed: float) -> str:
-        count = self._number(self._count)
+        count = f"{self._count:,.0f}"
         if self._total:
             seconds, before = self._first or (0.0, self._count)
             since, counted = elapsed - seconds, self._count - before
             left = f"{duration((self._total - self._count) * since / counted)} left" if counted else ""
-            parts = [f"{count} of {self._number(self._total)}", self._postfix, left]
+            parts = [f"{count} of {self._total:,.0f}", self._postfix, left]
         else:
             parts = [f"{count}{self._unit}", self._postfix]
         return f"{self._description}: {', '.join(filter(None, parts))}"
-
-    def _number(self, count: float) -> str:
-        return f"{tqdm.format_sizeof(count)}{self._unit}" if self._scale else f"{count:,.0f}"
 
 
 def progress(
@@ -87,7 +82,6 @@ def progress(
     *,
     total: int | None = None,
     unit: str = "it",
-    scale: bool = False,
     done: int = 0,
 ) -> "tqdm[T] | ProgressLines[T]":
     """Show a progress bar, or log lines where there is no terminal, which count items from `done` on.
@@ -96,9 +90,9 @@ def progress(
     """
     total = len(items) if total is None and isinstance(items, Sized) else total
     if not on_terminal():
-        return ProgressLines(items, description, total=total, unit=unit, scale=scale, done=done)
+        return ProgressLines(items, description, total=total, unit=unit, done=done)
     bar = partial(tqdm, leave=False, dynamic_ncols=True, mininterval=0.2)
-    return bar(items, desc=description, total=total, unit=unit, unit_scale=scale, initial=done)
+    return bar(items, desc=description, total=total, unit=unit, initial=done)
 
 
 def on_terminal() -> bool:

@@ -20,15 +20,6 @@ _BOUNDS |= {"minItems": "at least", "maxItems": "at most", "minLength": "at leas
 Schema = dict[str, Any]
 
 
-def expected_value(model: type[BaseModel], keys: Sequence[str]) -> str:
-    """The values that a model accepts under a path of keys; an index of a list is a key, too."""
-    root = model.model_json_schema()
-    schemas = alternatives(root, root)
-    for key in keys:
-        schemas = [found for schema in schemas if (part := _part(schema, key)) for found in alternatives(part, root)]
-    return describe(schemas, root)
-
-
 def describe(schemas: Sequence[Schema], root: Schema) -> str:
     """What these schemas accept, of which one must hold."""
     return ", or ".join(dict.fromkeys(_describe(schema, root) for schema in schemas))
@@ -39,11 +30,6 @@ def alternatives(schema: Schema, root: Schema) -> list[Schema]:
     if "$ref" in schema:
         return alternatives(root["$defs"][schema["$ref"].rpartition("/")[2]], root)
     return [found for option in schema.get("anyOf", ()) for found in alternatives(option, root)] or [schema]
-
-
-def _part(schema: Schema, key: str) -> Schema | None:
-    part = schema.get("properties", {}).get(key) or schema.get("items") or schema.get("additionalProperties")
-    return part if isinstance(part, dict) else None
 
 
 def _describe(schema: Schema, root: Schema) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, validate_call
 
-from chatmill.pipeline.outputs import SCRATCH, atomic_output, explain_full_disk, stage_lock
-from chatmill.pipeline.params_file import check_params, read_params, section_of
+from chatmill.pipeline.outputs import atomic_output, explain_full_disk, format_size, stage_lock
+from chatmill.pipeline.params_file import PARAMS_FILE, check_params, read_params, sections_of
 from chatmill.pipeline.processes import die_with_parent, error_line, hide_scripts
 from chatmill.pipeline.progress import duration
 from chatmill.pipeline.signatures import MODEL_KEYWORD, parse_files, signature_of
@@ -59,17 +59,22 @@ def _run(main: Main, checked: Main) -> int:
     hide_scripts()
     try:
         signature = signature_of(main)
-        foreach = signature.foreach
         params = read_params()
         check_params(params, script.stem, signature)
         files = parse_files(main, signature, script.stem, sys.argv[1:])
-        section = section_of(params, script.stem, signature, files[foreach].stem if foreach else "")
+        name = script.stem
+        if signature.foreach:
+            name += f".{files[signature.foreach].stem}"
+        section = sections_of(params, script.stem, signature).get(name)
+        if section is None:
+            raise ValueError(f"{PARAMS_FILE}: missing section {name}")
         others = {name: params.get(name) or {} for name in signature.other_sections}
         others |= {name: (params.get(other) or {}).get(name) for name, other in signature.other_keys.items()}
-        name = f"{script.stem}@{files[foreach].stem}" if foreach else script.stem
         outputs = {name: file for name, file in files.items() if signature.files[name]}
+        shown = name.replace(".", "@", 1)
         if "RANK" not in os.environ:
-            _say(_first_line(name, str(main.__globals__["__doc__"])))
+            purpose = str(main.__globals__["__doc__"]).strip().splitlines()[0].rstrip(".")
+            _say(f"{shown}: {purpose[0].lower()}{purpose[1:]}")
         _on_success.append([])
         with ExitStack() as resources:
             if os.environ.get("RANK", "0") == "0":  # of the processes of torchrun only the first writes
@@ -84,7 +89,7 @@ def _run(main: Main, checked: Main) -> int:
         for callback in _on_success.pop():
             callback()
         if os.environ.get("RANK", "0") == "0":
-            _say(_last_line(name, outputs.values(), time.monotonic() - start))
+            _say(f"{shown}: made {_made(outputs.values())} in {duration(time.monotonic() - start)}")
     except RunInstead as other:
         return other.run()
     except (ValueError, OSError) as error:
@@ -99,9 +104,7 @@ def _run(main: Main, checked: Main) -> int:
 
 # What a stage says first and last, on stdout among DVC's own lines; stderr has warnings and errors.
 
-_SECONDS = Path(SCRATCH, "seconds")  # that each stage took here at last
 _NAMED = 3  # of the outputs, the largest
-_MAX_COUNTED = 1e9  # bytes of a file whose lines are counted
 
 
 def _say(line: str) -> None:
@@ -109,34 +112,9 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _first_line(name: str, doc: str) -> str:
-    """What the stage does, and how long it took when it ran here before."""
-    purpose = doc.strip().splitlines()[0].rstrip(".")
-    line = f"{name}: {purpose[0].lower()}{purpose[1:]}"
-    with suppress(OSError, ValueError):  # it never ran here, or was killed
-        if (seconds := float((_SECONDS / name).read_text())) >= 1:
-            line += f"; last time it took {duration(seconds)}"
-    return line
-
-
-def _last_line(name: str, outputs: Collection[Path], seconds: float) -> str:
-    """What the stage made, and how long it took, which is noted for the next time."""
-    with suppress(OSError):
-        _SECONDS.mkdir(parents=True, exist_ok=True)
-        (_SECONDS / name).write_text(f"{seconds:.1f}")
+def _made(outputs: Collection[Path]) -> str:
+    """The largest outputs and their sizes."""
     sizes = {file: sum(one.stat().st_size for one in (file, *file.rglob("*")) if one.is_file()) for file in outputs}
     largest = sorted(filter(sizes.get, sizes), key=lambda file: -sizes[file])[:_NAMED]
     more = f" and {len(sizes) - _NAMED} more" if len(sizes) > _NAMED else ""
-    made = ", ".join(f"{file} ({_lines(file, sizes[file])}{_in_bytes(sizes[file])})" for file in largest)
-    return f"{name}: made {made}{more} in {duration(seconds)}"
-
-
-def _lines(file: Path, size: int) -> str:
-    if file.suffix != ".jsonl" or size > _MAX_COUNTED:
-        return ""
-    with file.open("rb") as lines:
-        return f"{sum(1 for _ in lines):,} lines, "
-
-
-def _in_bytes(size: int) -> str:
-    return f"{size / 1e6:,.1f} MB" if size >= 1e6 else f"{size / 1e3:,.1f} kB" if size >= 1e3 else f"{size} bytes"
+    return ", ".join(f"{file} ({format_size(sizes[file])})" for file in largest) + more

@@ -11,10 +11,11 @@ from typing import Any
 from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import Trial, propose, section_text
 from chatmill.app.look.sample import YAML, Sample, take_sample
-from chatmill.app.terminal.text import format_size, printable
+from chatmill.app.terminal.text import printable
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS
 from chatmill.personal_data import PERSONAL
+from chatmill.pipeline.outputs import format_size
 from chatmill.pipeline.params_file import PARAMS_FILE, read_params
 
 EPILOG = """The section is printed alone on stdout, and all else on stderr, so that

@@ -47,28 +47,19 @@ class Answers:
     """The answers to a request of /v1/chat/completions or /v1/completions, one choice each."""
 
     def __init__(
-        self,
-        model: Model,
-        parameters: GenerationRequest,
-        prompts: Sequence[Prompt],
-        config: GenerationConfig,
-        time_limit: float,
+        self, model: Model, parameters: GenerationRequest, prompt: Prompt, config: GenerationConfig, time_limit: float
     ) -> None:
-        """As many as are requested to each prompt, with seeds that count up.
-
-        Raises ApiError if they are more than the model takes.
-        """
-        self._parameters, self._model, self._n = parameters, model, parameters.n or 1
-        count, most = self._n * len(prompts), model.scheduler.max_jobs
+        """As many as are requested, with seeds that count up. Raises ApiError if they are more than the model takes."""
+        count, most = parameters.n or 1, model.scheduler.max_jobs
         if count > most:
-            param = "n" if self._n > 1 else "prompt"
-            raise ApiError(400, f"{param}: {count} answers: this server runs and queues at most {most}", param=param)
+            raise ApiError(400, f"n: {count} answers: this server runs and queues at most {most}", param="n")
+        self._parameters, self._model, self._prompt = parameters, model, prompt
         self._answers = []
         for number in range(count):
-            prompt, seed = prompts[number // self._n], (config.sampling.seed + number) % (1 << 64)
-            own = config._replace(sampling=replace(config.sampling, seed=seed), answer_prefix=prompt.answer_prefix)
+            sampling = replace(config.sampling, seed=(config.sampling.seed + number) % (1 << 64))
+            own = config._replace(sampling=sampling, answer_prefix=prompt.answer_prefix)
             job = CompletionJob(model.prompt_builder, prompt.ids, own, time_limit)
-            self._answers.append(_Answer(number, prompt, job, parameters, model.loaded.tokenizer))
+            self._answers.append(_Answer(number, job, parameters, model.loaded.tokenizer))
         self._is_chat = isinstance(parameters, ChatRequest)
         name = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._head = {"id": name, "created": int(time()), "model": model.name}
@@ -83,7 +74,7 @@ class Answers:
         choices = [await answer.choice() for answer in self._answers]
         totals: JsonObject = {"choices": choices, "usage": self._usage(), **self._timings()}
         if self._parameters.return_token_ids:
-            totals["prompt_token_ids"] = self._answers[0].job.prompt_ids
+            totals["prompt_token_ids"] = self._prompt.ids
         name = "chat.completion" if self._is_chat else "text_completion"
         return JSONResponse({"object": name, **self._head, **totals})
 
@@ -101,22 +92,20 @@ class Answers:
         return json.dumps({"object": name, **self._head, **content}).encode()
 
     def _usage(self) -> JsonObject:
-        """The tokens of the completions, and those of the prompts, each counted once."""
-        first_of_prompts = [answer.job for answer in self._answers[:: self._n]]
-        prompt = sum(len(job.prompt_ids) for job in first_of_prompts)
+        prompt = len(self._prompt.ids)
         generated = sum(len(answer.job.generation.generated_ids) for answer in self._answers)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
-            "prompt_tokens_details": {"cached_tokens": sum(job.cached_tokens for job in first_of_prompts)},
+            "prompt_tokens_details": {"cached_tokens": self._answers[0].job.cached_tokens},
         }
 
     def _timings(self) -> JsonObject:
         """The `timings` of a single answer: durations in milliseconds, token counts and rates."""
         if len(self._answers) > 1:
             return {}
-        job, prompt = self._answers[0].job, self._answers[0].prompt
+        job = self._answers[0].job
         generated = len(job.generation.generated_ids)
         first = job.first_token_at or job.ended_at
         seconds = job.ended_at - first
@@ -130,8 +119,8 @@ class Answers:
             "completion_ms": _milliseconds(seconds),
             "tokens_per_second": round((generated - 1) / seconds, 1) if seconds > 0 and generated > 1 else 0.0,
             "context": self._model.context,
-            "dropped_messages": prompt.dropped_messages,
-            "lost": prompt.lost,
+            "dropped_messages": self._prompt.dropped_messages,
+            "lost": self._prompt.lost,
         }
         return {"timings": timings}
 
@@ -140,11 +129,10 @@ class _Answer:
     """One answer, as a choice: whole, or in chunks."""
 
     def __init__(
-        self, number: int, prompt: Prompt, job: CompletionJob, parameters: GenerationRequest, tokenizer: ChatTokenizer
+        self, number: int, job: CompletionJob, parameters: GenerationRequest, tokenizer: ChatTokenizer
     ) -> None:
-        self.prompt, self.job, self._number, self._tokenizer = prompt, job, number, tokenizer
+        self.job, self._number, self._tokenizer = job, number, tokenizer
         self._is_chat, self._returns_ids = isinstance(parameters, ChatRequest), parameters.return_token_ids
-        self._text_offset = len(prompt.echo)
 
     async def choice(self) -> JsonObject:
         """The whole choice. Raises ApiError if the job fails."""
@@ -169,15 +157,15 @@ class _Answer:
         return empty | {"index": self._number, "logprobs": None, "finish_reason": self.job.finish_reason}
 
     async def _updates(self) -> AsyncIterator[Update]:
-        """What is added to the answer, after the prompt where that is to be repeated; at least one."""
-        start = [Update([Part("text", self.prompt.echo)] if self.prompt.echo else [], [], [])]
+        """What is added to the answer; at least one update."""
+        is_empty = True
         async for updates in self.job.results.batches():
-            yield _joined([*start, *updates])
-            start = []
+            yield _joined(updates)
+            is_empty = False
         if self.job.error:
             raise to_api_error(self.job.error)
-        if start:
-            yield start[0]
+        if is_empty:
+            yield Update([], [], [])
 
     def _common(self, update: Update) -> JsonObject:
         token_ids = {"token_ids": update.ids} if self._returns_ids else {}
@@ -185,22 +173,17 @@ class _Answer:
         return {"index": self._number, "logprobs": logprobs, "finish_reason": None, **token_ids}
 
     def _logprobs(self, logprobs: list[TokenLogprob]) -> JsonObject:
-        """In the format of the chats, or in that of /v1/completions, which counts the characters before each token."""
+        """In the format of the chats, or in that of /v1/completions."""
         entries = [
             [_logprob(i, value, self._tokenizer) for i, value in [(one.token, one.logprob), *one.top_logprobs]]
             for one in logprobs
         ]
         if self._is_chat:
             return {"content": [own | {"top_logprobs": top} for own, *top in entries], "refusal": None}
-        offsets = []
-        for own, *_ in entries:
-            offsets.append(self._text_offset)
-            self._text_offset += len(own["token"])
         return {
             "tokens": [own["token"] for own, *_ in entries],
             "token_logprobs": [own["logprob"] for own, *_ in entries],
             "top_logprobs": [{one["token"]: one["logprob"] for one in top} for _, *top in entries],
-            "text_offset": offsets,
         }
 
 

@@ -14,11 +14,11 @@ from chatmill.app.server.answers import Answers, JsonObject, job_response
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.requests import (
     Prompt,
-    chat_prompts,
+    chat_prompt,
     check_ids,
     check_length,
     parse,
-    text_prompts,
+    text_prompt,
     tokenize_prompt,
 )
 from chatmill.app.server.scheduler import GenerationConfig, LogprobsJob
@@ -28,7 +28,7 @@ from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 
 AnswerRequest = TypeVar("AnswerRequest", requests.ChatRequest, requests.CompletionRequest)
 
-# The endpoints for tokens: ids of texts, texts of ids, and log probabilities.
+# The endpoints for tokens: ids of texts, and log probabilities.
 
 TOP_LOGPROBS = 5  # the likeliest tokens that /tokens lists for each position
 MAX_LOGITS = 1 << 26  # of a text, which are held at once: 256 MB
@@ -40,14 +40,6 @@ async def tokenize(models: Models, request: Request) -> Response:
     model = await models.get(parameters.model)
     ids = await asyncio.to_thread(tokenize_prompt, model, parameters)
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": model.context})
-
-
-async def detokenize(models: Models, request: Request) -> Response:
-    """The text of ids."""
-    parameters = await parse(request, requests.DetokenizeRequest)
-    model = await models.get(parameters.model)
-    check_ids(model, parameters.tokens, model.loaded.tokenizer.vocab_size, "tokens")
-    return JSONResponse({"prompt": model.loaded.tokenizer.decode(parameters.tokens)})
 
 
 async def token_logprobs(models: Models, request: Request) -> Response:
@@ -90,28 +82,28 @@ def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> 
 
 async def create_chat_completion(models: Models, request: Request) -> Response:
     """Answer a conversation."""
-    return await answer(models, request, requests.ChatRequest, chat_prompts)
+    return await answer(models, request, requests.ChatRequest, chat_prompt)
 
 
 async def create_completion(models: Models, request: Request) -> Response:
-    """Continue a text, or several."""
-    return await answer(models, request, requests.CompletionRequest, text_prompts)
+    """Continue a text."""
+    return await answer(models, request, requests.CompletionRequest, text_prompt)
 
 
 async def answer(
     models: Models,
     request: Request,
     request_type: type[AnswerRequest],
-    prompts_of: Callable[[Model, AnswerRequest, int], list[Prompt]],
+    prompt_of: Callable[[Model, AnswerRequest, int], Prompt],
 ) -> Response:
-    """Answer each prompt, with the server's defaults for the parameters that the request leaves out."""
+    """Answer a prompt, with the server's defaults for the parameters that the request leaves out."""
     parameters = await parse(request, request_type)
     model, options, limit = await models.get(parameters.model), models.options, parameters.token_limit
     sampling = parameters.sampling(options.sampling, secrets.randbits(32))
     max_tokens = options.max_tokens if limit is None else limit if limit > 0 else model.context
     config = GenerationConfig(sampling, max_tokens, parameters.stops, parameters.num_logprobs)
-    prompts = await asyncio.to_thread(prompts_of, model, parameters, max_tokens)
-    return Answers(model, parameters, prompts, config, options.time_limit).response()
+    prompt = await asyncio.to_thread(prompt_of, model, parameters, max_tokens)
+    return Answers(model, parameters, prompt, config, options.time_limit).response()
 
 
 async def health(_: Models, __: Request) -> Response:

@@ -51,7 +51,6 @@ ENDPOINTS: dict[str, tuple[Handler, type[requests.ModelRequest] | None]] = {
     "/v1/chat/completions": (api.create_chat_completion, requests.ChatRequest),
     "/v1/completions": (api.create_completion, requests.CompletionRequest),
     "/tokenize": (api.tokenize, requests.TokenizeRequest),
-    "/detokenize": (api.detokenize, requests.DetokenizeRequest),
     "/tokens": (api.token_logprobs, requests.TokensRequest),
     "/health": (api.health, None),
     "/v1/models": (api.list_models, None),

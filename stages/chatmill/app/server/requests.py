@@ -8,9 +8,9 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 
 from chatmill.app.server.models import Model
@@ -18,21 +18,17 @@ from chatmill.app.server.security import ApiError
 from chatmill.conversation import Conversation
 from chatmill.datasets.formats import chats
 from chatmill.inference.sampler import Sampling
-from chatmill.pipeline.params_file import error_line, keys_of
-from chatmill.pipeline.signatures import expected_value
+from chatmill.pipeline.params_file import section_errors
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 # of this and similar APIs; they change what an answer says, or its format
 UNSUPPORTED = re.compile(
-    "logit_bias|suffix|best_of|functions|function_call|audio|images|web_search_options|prompt_embeds|chat_template|"
+    "logit_bias|suffix|best_of|echo|functions|function_call|audio|images|web_search_options|prompt_embeds|chat_template|"
     "guided_(json|regex|choice|grammar)|structured_outputs|grammar|json_schema|bad_words|ignore_eos|min_tokens"
 )
 MAX_N = 128  # answers to one prompt
-MAX_PROMPTS = 2048  # in one list
 Text = Annotated[str, Field(max_length=1 << 20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
-IdLists = Annotated[list[Ids], Field(min_length=1, max_length=MAX_PROMPTS, fail_fast=True)]
 Stop = Annotated[str, Field(max_length=200)]
 WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)  # 64.0
 TokenLimit = Annotated[int, Field(ge=-1), WHOLE]  # 0 and -1: as many as fit into the context
@@ -117,26 +113,12 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The request of /v1/completions."""
 
-    prompt: Text | Ids | Texts | IdLists
-    echo: bool | None = None
+    prompt: Text | Ids
     logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
-
-    @model_validator(mode="after")
-    def _refuse_scoring(self) -> Self:
-        if self.echo and self.max_tokens == 0:
-            raise ValueError("max_tokens: 0 with echo asks for the probabilities of a text, which /tokens has")
-        return self
 
     @property
     def num_logprobs(self) -> int | None:
         return self.logprobs
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        several = [item for item in self.prompt if not isinstance(item, int)]
-        return list(several) or [[item for item in self.prompt if isinstance(item, int)]]
 
 
 class TokenizeRequest(ModelRequest):
@@ -144,10 +126,6 @@ class TokenizeRequest(ModelRequest):
 
     prompt: Text | None = None
     messages: Annotated[list[Any], Field(min_length=1, max_length=10_000)] | None = None
-
-
-class DetokenizeRequest(ModelRequest):
-    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=1 << 17, fail_fast=True)]
 
 
 class TokensRequest(ModelRequest):
@@ -189,9 +167,8 @@ def _validation_error(error: ValidationError, request_type: type[BaseModel], bod
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body: {first['msg']}", code="invalid_json")
-    keys = keys_of(first["loc"], json.loads(body))
-    message = error_line(".".join(keys) or "the body", first, expected_value(request_type, keys))
-    return ApiError(400, message, param=str(first["loc"][0]) if first["loc"] else None)
+    errors = section_errors("body", json.loads(body), request_type) or [f"body: {first['msg']}"]
+    return ApiError(400, "; ".join(errors), param=str(first["loc"][0]) if first["loc"] else None)
 
 
 # The ids of a conversation or text; invalid and too long ones are refused.
@@ -201,12 +178,11 @@ class Prompt(NamedTuple):
     ids: list[int]
     dropped_messages: int = 0  # that did not fit the context
     answer_prefix: str | None = None  # as in GenerationConfig
-    echo: str = ""  # the text of the prompt, if the answer is to repeat it
     lost: str = ""  # characters of the last message for which the tokenizer has no tokens
 
 
-def chat_prompts(model: Model, parameters: ChatRequest, max_tokens: int) -> list[Prompt]:
-    """The one prompt of a conversation. Raises ApiError if it is invalid or too long.
+def chat_prompt(model: Model, parameters: ChatRequest, max_tokens: int) -> Prompt:
+    """The prompt of a conversation. Raises ApiError if it is invalid or too long.
 
     A last message of the assistant is followed by another one, unless it is to be continued or ends with a tool's
     output, after which the assistant's turn goes on.
@@ -231,23 +207,19 @@ def chat_prompts(model: Model, parameters: ChatRequest, max_tokens: int) -> list
         remedy = ", or set truncation: auto, which leaves out the oldest turns" if several else ""
         check_length(ids, model.context - 1, "messages", remedy)
     lost = "" if follows else model.loaded.tokenizer.lost(last.text)
-    return [Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost=lost)]
+    return Prompt(ids, len(conversation) - len(remaining), answer_prefix, lost)
 
 
-def text_prompts(model: Model, parameters: CompletionRequest, _: int) -> list[Prompt]:
-    """The prompts of texts or of given ids. Raises ApiError if one is invalid or too long."""
-    tokenizer, prompts = model.loaded.tokenizer, []
-    for given in parameters.prompts:
-        if isinstance(given, str):
-            with _refused("prompt"):
-                check_text(given)
-            text, ids = given, model.prompt_builder.encode(model.loaded.template.text(given))
-        else:
-            check_ids(model, given, tokenizer.vocab_size, "prompt")
-            text, ids = tokenizer.decode(given), given
-        check_length(ids, model.context - 1, "prompt")
-        prompts.append(Prompt(ids, answer_prefix="", echo=text if parameters.echo else ""))
-    return prompts
+def text_prompt(model: Model, parameters: CompletionRequest, _: int) -> Prompt:
+    """The prompt of a text or of given ids. Raises ApiError if it is invalid or too long."""
+    ids = parameters.prompt
+    if isinstance(ids, str):
+        with _refused("prompt"):
+            check_text(ids)
+        ids = model.prompt_builder.encode(model.loaded.template.text(ids))
+    check_ids(model, ids, model.loaded.tokenizer.vocab_size, "prompt")
+    check_length(ids, model.context - 1, "prompt")
+    return Prompt(ids, answer_prefix="")
 
 
 def tokenize_prompt(model: Model, parameters: TokenizeRequest) -> list[int]:

@@ -20,11 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from chatmill.app.terminal.text import WordWrap, format_size, notify, plural, printable
+from chatmill.app.terminal.text import WordWrap, notify, plural, printable
 from chatmill.app.terminal.tokens import show_tokens
 from chatmill.conversation import Conversation, Message
 from chatmill.engines.engine import Engine
 from chatmill.inference.chat_session import AnswerStats, ChatSession
+from chatmill.pipeline.outputs import format_size
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 
 

@@ -12,14 +12,6 @@ from wcwidth import ljust, rjust, width, wrap
 StyledLine = list[tuple[str, str]]  # styles and texts
 
 
-def format_size(num_bytes: int) -> str:
-    """A number of bytes: 812 bytes, 7.2 MB, 15.1 GB."""
-    for size, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} bytes"
-
-
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
