@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import answer_nats, compare_answers
+from chatmill.app.commands.compare import answer_score, compare_answers
 from chatmill.app.named_models import find_or_fetch
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
 from chatmill.inference.chat_session import ChatSession
@@ -57,8 +57,8 @@ def session(*replies, template=CHATML, context=1000, **options):
     ],
 )
 def test_each_model_pays_for_a_text_in_its_own_tokens_and_template(text, template, tokens):
-    nats = answer_nats(session(template=template), "Hi", Message.from_text("assistant", text))
-    assert nats == pytest.approx(tokens * BITS * math.log(2))
+    nats, num_bytes = answer_score(session(template=template), "Hi", Message.from_text("assistant", text))
+    assert (nats, num_bytes) == (pytest.approx(tokens * BITS * math.log(2)), len(text.encode()))
 
 
 def test_bits_per_byte_are_those_of_every_answer_under_every_model():
@@ -76,7 +76,7 @@ def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
     for token in (loaded.template.answer_prefix + text).encode():
         nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
         logits = loaded.engine.append([token])
-    assert answer_nats(chat, "Hi", Message.from_text("assistant", text)) == pytest.approx(nats, rel=1e-4)
+    assert answer_score(chat, "Hi", Message.from_text("assistant", text))[0] == pytest.approx(nats, rel=1e-4)
 
 
 def test_a_problem_of_one_model_leaves_the_others_their_answers():
@@ -87,7 +87,8 @@ def test_a_problem_of_one_model_leaves_the_others_their_answers():
     assert comparison.notes() == [f"– answer of B under A: {problem}"]
     assert comparison.answers[0].error.startswith("the message takes 50 tokens")
     assert comparison.answers[1].message.text == "y"
-    assert comparison.nats == [["no answer", "no answer"], [problem, pytest.approx(BITS * math.log(2))]]
+    score = (pytest.approx(BITS * math.log(2)), 1)
+    assert comparison.scores == [["no answer", "no answer"], [problem, score]]
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_json_has_what_it_follows_from(folder, capsys):
     (difference,) = found["differences"]
     assert difference["bits"]["relative"] == pytest.approx(second / first - 1)
     assert difference["skills"]["items"] == 3
-    assert found["text"] == "all" and found["baselines"]["xz"] > 0
+    assert found["text"] == "all"
     worst = found["documents"][0]
     words = sum(word["bits"] for part in worst["words"] for word in part)
     assert abs(words - worst["bits"]) < 1 and abs(worst["bits"]) == max(abs(one["bits"]) for one in found["documents"])
@@ -81,7 +81,6 @@ def test_models_of_other_templates_are_compared_by_answers(folder, capsys):
         (["@a", "@b", "--data", "@none.jsonl"], "none.jsonl"),
         (["@a", "@b", "--data", "@test.jsonl", "--html", "@a"], "--html: expected a file in a folder that exists"),
         (["@a", "@b", "--data", "@test.jsonl", "--html", "@no/x.html"], "--html: expected a file in a folder"),
-        (["@a", "@b", "--data", "@test.jsonl", "--tokens", "@none"], "none: no manifest.json: not written by encode"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line_before_anything_is_measured(folder, capsys, arguments, message):

@@ -1,10 +1,9 @@
 """Compares models: their answers to the same prompts side by side, or by a verdict on the same data.
 
 The measure is bits per byte of the answer's text: its nats under a model, after the same prompt, in that model's own
-template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. The number of bytes is thus the same under
-every model. What a template adds to a text (escapes, a space before it) adds nats but no bytes. As in the pipeline's
-metrics, control tokens and outputs of the calculator are in neither sum. A call of the calculator is scored as text;
-where one of the models does not support calls, answers are scored without them.
+template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. What a template adds to a text (escapes, or a
+space before it) adds nats but no bytes. As in the pipeline's metrics, control tokens and outputs of the calculator are in
+neither sum; a call of the calculator is scored as text.
 """
 
 import argparse
@@ -29,14 +28,14 @@ from chatmill.app.verdict import views
 from chatmill.app.verdict.verdict import LIMIT, Run, judge, measure_runs
 from chatmill.conversation import Message
 from chatmill.datasets.formats.registry import FORMAT_NAMES
-from chatmill.encoded.token_files import read_meta
 from chatmill.evaluation.bits_per_byte import bits_per_byte
-from chatmill.inference.chat_session import TOOL_TOKENS, AnswerStats, ChatSession
+from chatmill.inference.chat_session import AnswerStats, ChatSession
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import number
 
 BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
+Score = tuple[float, int]  # the nats and bytes of an answer's text under a model
 
 
 class ModelAnswer(NamedTuple):
@@ -46,28 +45,21 @@ class ModelAnswer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The answers to a prompt, and the nats of each (rows) under each model (columns), or a text that says why not.
-
-    `num_bytes` has the number of bytes of each answer's scored text.
-    """
+    """The answers to a prompt, and the score of each (rows) under each model (columns), or a text that says why not."""
 
     prompt: str
     answers: list[ModelAnswer]
-    nats: list[list[float | str]]
-    num_bytes: list[int]
+    scores: list[list[Score | str]]
 
     def bits_per_byte(self) -> BitsMatrix:
         """Bits per byte of each answer under each model; None where there is no number."""
-        return [
-            [None if isinstance(nats, str) else bits_per_byte(nats, size) for nats in row]
-            for row, size in zip(self.nats, self.num_bytes, strict=True)
-        ]
+        return [[None if isinstance(score, str) else bits_per_byte(*score) for score in row] for row in self.scores]
 
     def notes(self) -> list[str]:
         """Which answers could not be scored under which models, and why."""
         return [
             f"– answer of {letter} under {model}: {problem}"
-            for letter, answer, row in zip(ascii_uppercase, self.answers, self.nats, strict=False)
+            for letter, answer, row in zip(ascii_uppercase, self.answers, self.scores, strict=False)
             for model, problem in zip(ascii_uppercase, row, strict=False)
             if isinstance(problem, str) and not answer.error  # which is shown in the answer's place
         ]
@@ -76,19 +68,11 @@ class Comparison(NamedTuple):
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Generate an answer with every model, and score every answer under every model."""
     answers = [generate_answer(session, prompt) for session in sessions]
-    scored = [answer.message for answer in answers]
-    if not all(map(supports_tools, sessions)):
-        scored = [Message.from_text("assistant", message.text) for message in scored]
-    num_bytes = [sum(len(part.text.encode()) for part in one.parts if part.kind != "output") for one in scored]
-    nats = [
-        [(answer.error and "no answer") or answer_nats(session, prompt, message) for session in sessions]
-        for answer, message in zip(answers, scored, strict=True)
+    scores: list[list[Score | str]] = [
+        [(one.error and "no answer") or answer_score(session, prompt, one.message) for session in sessions]
+        for one in answers
     ]
-    return Comparison(prompt, answers, nats, num_bytes)
-
-
-def supports_tools(session: ChatSession) -> bool:
-    return session.template.escapes and {*TOOL_TOKENS} <= session.tokenizer.special.keys()
+    return Comparison(prompt, answers, scores)
 
 
 def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
@@ -102,16 +86,16 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
     return ModelAnswer(session.conversation[-1], session.answer_stats)
 
 
-def answer_nats(session: ChatSession, prompt: str, message: Message) -> float | str:
-    """The nats of an answer's text and calls after a prompt, or why there are none."""
+def answer_score(session: ChatSession, prompt: str, message: Message) -> Score | str:
+    """The score of an answer's text and calls after a prompt, or why there is none."""
     system = [Message.from_text("system", session.system)] if session.system else []
     conversation = [*system, Message.from_text("user", prompt), message]
     loaded = LoadedModel(session.engine, session.tokenizer, session.template, frozenset())
     try:
         nats, _ = measure(loaded, [ScoredDocument(Path(), "answer", conversation)]).sums["assistant"]
-        return float(nats.sum())
     except USER_ERRORS as error:
         return error_line(error)
+    return float(nats.sum()), sum(len(part.text.encode()) for part in message.parts if part.kind != "output")
 
 
 def pooled_bits_per_byte(comparisons: Sequence[Comparison]) -> BitsMatrix:
@@ -119,19 +103,19 @@ def pooled_bits_per_byte(comparisons: Sequence[Comparison]) -> BitsMatrix:
 
     An answer that one of the models could not score is left out under all, so that the texts of a row are the same.
     """
+
+    def pooled(row: int, column: int) -> float | None:
+        rows = [one.scores[row] for one in comparisons if not any(isinstance(score, str) for score in one.scores[row])]
+        nats, num_bytes = (sum(float(scores[column][part]) for scores in rows) for part in (0, 1))
+        return bits_per_byte(nats, int(num_bytes))
+
     models = range(len(comparisons[0].answers))
-    result = []
-    for row in models:
-        scored = [one for one in comparisons if not any(isinstance(nats, str) for nats in one.nats[row])]
-        size = sum(one.num_bytes[row] for one in scored)
-        sums = [sum(float(one.nats[row][column]) for one in scored) for column in models]
-        result.append([bits_per_byte(nats, size) for nats in sums])
-    return result
+    return [[pooled(row, column) for column in models] for row in models]
 
 
 # Compare models: their answers to the same prompts side by side, or by a verdict on the same data.
 
-DATA_OPTIONS = ("format", "limit", "tokens", "html", "seeds")
+DATA_OPTIONS = ("format", "limit", "html", "seeds")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -142,7 +126,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--data", type=Path, metavar="FILE", help=data)
     add("--format", choices=FORMAT_NAMES, metavar="NAME", help="of --data, as for `chatmill evaluate`")
     add("--limit", type=int, metavar="N", help=f"read at most N conversations of --data (default: {LIMIT:,})")
-    add("--tokens", type=Path, metavar="FOLDER", help="encoded training text of the first model, for its n-grams")
     seeds = "compare each MODEL with all runs that differ from it by their seed alone, as one side"
     add("--seeds", action="store_true", default=None, help=seeds)
     add("--html", type=Path, metavar="FILE", help="also write the verdict as a page")
@@ -186,8 +169,6 @@ def run_on_data(options: argparse.Namespace) -> None:
     file = options.html
     if file and (file.is_dir() or not file.absolute().parent.is_dir()):  # known before the models are measured
         raise ValueError(f"--html: expected a file in a folder that exists, got {file}")
-    if options.tokens:
-        read_meta(options.tokens)
     sides = [[name] if Path(name).exists() else list(map(str.strip, name.split(","))) for name in options.models]
     if not all(chain(*sides)):
         raise ValueError(f"{' '.join(options.models)}: expected names of runs with commas between")
@@ -201,7 +182,7 @@ def run_on_data(options: argparse.Namespace) -> None:
         engine = one.loaded.engine
         counts = f"{plural(len(one.text.documents), 'document')} and {plural(len(one.correct), 'exercise')}"
         notify(f"{one.name}: {engine.name} on {device_name(engine)}: {counts}")
-    verdict = judge([[runs[name] for name in side] for side in sides], options.tokens)
+    verdict = judge([[runs[name] for name in side] for side in sides])
     if file:
         file.write_text(views.page(verdict), encoding="utf-8")
     if options.json:
@@ -233,8 +214,6 @@ def open_sessions(options: argparse.Namespace) -> list[ChatSession]:
             for _ in range(2):  # the first tokens are slow
                 loaded.engine.append([0])
         notify(f"{letter} {name}: {describe_session(sessions[-1])}")
-    if len({supports_tools(session) for session in sessions}) == 2:
-        notify("not all models support the calculator: bits per byte leave out its calls")
     return sessions
 
 
@@ -280,6 +259,13 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
         }
         for name, session in zip(names, sessions, strict=True)
     ]
+
+    def answer_json(answer: ModelAnswer) -> dict[str, Any]:
+        if answer.stats is None:
+            return {"text": None, "problem": answer.error}
+        rate = {"tokens_per_second": answer.stats.tokens_per_second}
+        return {"text": answer.message.text, **answer.stats._asdict(), **rate}
+
     prompts = [
         {
             "prompt": one.prompt,
@@ -290,10 +276,3 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
         for one in comparisons
     ]
     return {"models": models, "prompts": prompts, "bits_per_byte": pooled_bits_per_byte(comparisons)}
-
-
-def answer_json(answer: ModelAnswer) -> dict[str, Any]:
-    if answer.stats is None:
-        return {"text": None, "problem": answer.error}
-    rate = {"tokens_per_second": answer.stats.tokens_per_second}
-    return {"text": answer.message.text, **answer.stats._asdict(), **rate}

@@ -32,7 +32,7 @@ from chatmill.datasets.formats.example import UnusableRowError
 from chatmill.datasets.formats.mapping import TRAIN_FIELDS, content_bytes, value_at
 from chatmill.datasets.formats.registry import COLUMNS
 from chatmill.datasets.formats.table import from_json
-from chatmill.datasets.formats.trees import id_of, messages_of, order_of
+from chatmill.datasets.formats.trees import id_of, order_of
 
 
 def guess_rows(rows: Sequence[Any]) -> list[Guess]:
@@ -45,7 +45,7 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
     values = frequent(all_values, len(rows))
     published = published_formats(values)
     found = (
-        [*message_trees(rows, all_values), *conversations(values)]
+        conversations(values)
         or marked_texts(values)
         or single_messages(rows, values)
         or alternating_lists(values)
@@ -130,41 +130,6 @@ def _role_of(fields: Values) -> str | None:
             if known >= 0.5 or (name in named and len({*column}) > 1):
                 scores[name] = 3 * known - (named.index(name) if name in named else len(named)) / 10
     return max(scores, key=lambda name: scores[name], default=None)
-
-
-# Trees of messages, which the rows hold, or of which each row is a message.
-
-_PARENTS = ("parent", "reply", "replied", "previous", "prev")
-_DELETED = ("deleted", "is_deleted", "removed", "is_removed")
-
-
-def message_trees(rows: Sequence[Any], values: Values) -> list[Guess]:
-    """The mapping of rows that hold trees of messages, or that are the messages of trees."""
-    trees: list[tuple[dict[str, str], list[list[Any]]]] = []  # columns, and messages that belong together
-    for path, lists in values.items():
-        root, key = path.rpartition(".")[0] or ".", path.rpartition(".")[2]
-        first = value_at(rows[0], root, None)
-        replies = [reply for reply in items_of(lists) if isinstance(reply, dict)]
-        if isinstance(first, dict) and any(len(reply.keys() & first.keys()) > 1 for reply in replies):
-            threads = [messages_of(value_at(row, root, None), key) for row in rows]
-            trees.append(({"messages": root, "replies": key}, threads))
-    parents = best_named(values, _PARENTS)
-    for own in values if parents else ():
-        by_id = {id_of(row, own): row for row in rows}
-        for parent in parents if len(by_id) == len(rows) and None not in by_id else ():
-            replies = [row for row in rows if parent != own and id_of(row, parent) is not None]
-            pairs = [[by_id[id_of(row, parent)], row] for row in replies if id_of(row, parent) in by_id]
-            if len(pairs) > MIN_SHARE * len(replies):
-                trees.append(({"id": own, "parent": parent}, pairs))
-    for columns, threads in trees:
-        if (guess := message_list(".", threads)) is not None:
-            guess.columns = columns | {name: path for name, path in guess.columns.items() if name != "messages"}
-            fields = {path: found for path, found in by_path(items_of(threads)).items() if not are_lists(found)}
-            for name, paths in (("rank", best_named(fields, ("rank",))), ("deleted", best_named(fields, _DELETED))):
-                guess.columns |= {name: paths[0]} if paths else {}
-            guess.doubts.append("trees: each gives one conversation, along the best replies; all others are left out")
-            return [guess]
-    return []
 
 
 # Rows that are messages, and say of which conversation.

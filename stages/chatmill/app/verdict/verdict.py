@@ -23,10 +23,9 @@ from chatmill.app.named_models import load_named, named_errors
 from chatmill.conversation import Record, parse_record
 from chatmill.engines.engine import Engine
 from chatmill.evaluation.answering import answer_questions
-from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte
+from chatmill.evaluation.bits_per_byte import bits_per_byte
 from chatmill.evaluation.held_out_set import Question, sample_test_set
 from chatmill.evaluation.intervals import NORMAL_QUANTILE, Estimate, Interval, bits_interval, bootstrap, share
-from chatmill.evaluation.ngram import read_counted_text, score_with_ngrams
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import LoadedModel
 
@@ -242,10 +241,10 @@ def word_differences(text: bytes, breaks: Iterable[int], bits: np.ndarray) -> li
 # The verdict: as it is printed with --json, and all that views show.
 
 
-def judge(sides: Sequence[Sequence[Run]], tokens: Path | None = None) -> dict[str, Any]:
+def judge(sides: Sequence[Sequence[Run]]) -> dict[str, Any]:
     """Compare sides with the first: each is one run, or several that differ by their seed alone.
 
-    `tokens` is encoded training text, for what n-grams need. Raises ValueError for runs that have no text in common.
+    Raises ValueError for runs that have no text in common.
     """
     everyone = [run for side in sides for run in side]
     which = "all" if scored_the_same(everyone, "all") else "assistant"
@@ -260,7 +259,6 @@ def judge(sides: Sequence[Sequence[Run]], tokens: Path | None = None) -> dict[st
         "text": which,
         "sides": figures,
         "differences": differences,
-        "baselines": baseline_bits(sides[0][0], which, tokens),
         "frontier": frontier(figures),
         "documents": differing_documents(sides[0], sides[1], which) if has_words else [],
     }
@@ -298,18 +296,6 @@ def frontier(sides: Sequence[dict[str, Any]]) -> list[str]:
     figures = np.array([(side["bits_per_byte"]["value"] or 0.0, side["token_ms"], side["size_mb"]) for side in sides])
     beaten = [((figures <= own).all(axis=1) & (figures < own).any(axis=1)).any() for own in figures]
     return [side["letter"] for side, is_beaten in zip(sides, beaten, strict=True) if not is_beaten]
-
-
-def baseline_bits(run: Run, which: str, tokens: Path | None) -> dict[str, float | None]:
-    """Bits per byte of the same text by xz, and by the n-grams of encoded training text, if it is given."""
-    _, tokenizer, template, *_ = run.loaded
-    corpus = run.text.corpus
-    result = {"xz": baselines(corpus.text())["xz"]} if which == "all" else {}
-    if tokens is not None:
-        counted = read_counted_text(tokens, tokenizer, template.name, Path(run.name))
-        nats = score_with_ngrams(counted, tokenizer, corpus.ids, corpus.offsets).nats
-        result["ngram"] = corpus.bits_per_byte(nats, trained_only=which == "assistant")
-    return result
 
 
 def difference(letter: str, first: Sequence[Run], second: Sequence[Run], which: str) -> dict[str, Any]:

@@ -20,10 +20,7 @@ def heads(verdict: dict[str, Any]) -> list[str]:
 
 
 def note(verdict: dict[str, Any]) -> str:
-    best = ", ".join(verdict["frontier"])
-    parts = [f"No other side is at least as good in bits per byte, latency and size as: {best}."]
-    parts += [f"{name} needs {in_bits(bits)} bits per byte." for name, bits in verdict["baselines"].items() if bits]
-    return " ".join(parts)
+    return f"No other side is at least as good in bits per byte, latency and size as: {', '.join(verdict['frontier'])}."
 
 
 def rows(verdict: dict[str, Any]) -> Iterator[tuple[str, ...]]:
