@@ -42,25 +42,12 @@ def test_a_run_is_named_where_its_files_are_read(monkeypatch):
     assert message_of("HEAD").startswith("HEAD/config.json")
 
 
-UNTOLD = "on data of which its files do not tell"
-WIDGETS = "- text: Hi\n- text: [1]\n- messages: [{content: Ho}]\n- text: Ha\n- text: Hu"
-
-
-@pytest.mark.parametrize(
-    ("card", "trained", "prompts"),
-    [
-        ("", UNTOLD, []),
-        ("---\nwidget: {\n---\n", UNTOLD, []),
-        (f"---\ndatasets: a/b\nwidget:\n{WIDGETS}\n---\n# A", "on a/b", ["Hi", "Ho", "Ha"]),
-        ("---\ndatasets: [1, c]\n---\n| a | b |\n| my mill | 12 | 56 | MIT |\n", "on my mill (12 messages)", []),
-    ],
-)
-def test_a_card_tells_what_a_model_was_trained_on_and_prompts(card, trained, prompts):
-    Path("unknown/README.md").write_text(card)
-    about = f"2 layers of 32 channels, 0.1 MB, a context of 640 tokens. Trained {trained}."
+def test_a_model_alone_is_introduced_by_its_shape_and_its_context():
     loaded = load_named("unknown", "cpu", 1)
+    shape = "2 layers of 32 channels, 0.1 MB, a context of 640 tokens"
+    about = f"{shape}. Trained on data of which its files do not tell."
     found = introduce(Path("unknown"), loaded, loaded.engine.num_bytes)
-    assert found == {"about": about, "prompts": prompts}
+    assert found == {"about": about, "prompts": []}
 
 
 def test_a_project_introduces_the_models_of_its_tokenizer_by_complete_answers_that_were_given_once():

@@ -1,7 +1,6 @@
 """What is told of a model before the first message."""
 
 import json
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,36 +13,30 @@ from chatmill.report.markup import get_nested
 MAX_PROMPT, MAX_PROMPTS = 200, 3  # characters of a prompt, and how many are offered
 MAX_BYTES, MAX_NESTED, NESTED_LISTS = 1 << 20, 5000, b"- - - - "  # of a file; a deeper level has a longer indent
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_HEAD, _SOURCE = re.compile(rb"---\n(.*?\n)---\n", re.DOTALL), re.compile(r"^\| (\S.*?) \| ([\d,]+) \| [\d,]+ \|", re.M)
 
 
 def introduce(path: Path, loaded: LoadedModel, num_bytes: int) -> dict[str, Any]:
     """What a model is and was trained on, as `about`, and `prompts` to try; what no file tells is left out.
 
-    `num_bytes` are those of its weights where it runs. The files are its config.json, its card, README.md, as hubs have
-    it, and in a project the metrics and samples of the same tokenizer.
+    `num_bytes` are those of its weights where it runs. The files are its config.json, and in a project the metrics and
+    samples of the same tokenizer.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    config, card = parse_mapping(_content(folder / "config.json")), _content(folder / "README.md")
-    head = parse_mapping(found[1]) if (found := _HEAD.match(card)) else {}
-    sources = [f"{name} ({count} messages)" for name, count in _SOURCE.findall(card.decode("utf-8", "replace"))]
-    sources = sources or [name for name in _list(head.get("datasets")) if isinstance(name, str)]
-    prompts = [get_nested(one, "text") or _first_message(one) for one in _list(head.get("widget"))]
+    config = parse_mapping(_content(folder / "config.json"))
+    texts, prompts = "on data of which its files do not tell", list[str]()
     for data in folder.parents[:2]:
         mix, evaluation = (parse_mapping(_content(data / f"metrics/{name}.json")) for name in ("mix", "evaluate"))
         if get_nested(evaluation, "tokenizer", "fingerprint") == loaded.tokenizer.fingerprint:
             read = get_nested(mix, "read", default={}).items()
             kept = sorted(((get_nested(counts, "messages", "kept"), name) for name, counts in read), reverse=True)
-            sources = [f"{name} ({count:,} messages)" for count, name in kept]
+            texts = f"on {', '.join(f'{name} ({count:,} messages)' for count, name in kept)}"
             prompts = sample_prompts(_content(data / "samples.jsonl"))
     layers, width = (config.get(key) for key in ("num_hidden_layers", "hidden_size"))
     shape = f"{layers} layers of {width} channels, " if layers and width else ""
     size = f"{num_bytes / 1e6:,.1f} MB, a context of {loaded.engine.context:,} tokens"
     steps = get_nested(config, "chatmill", "steps")
     duration = f"for {steps:,} steps " if isinstance(steps, int) else ""
-    texts = f"on {', '.join(sources)}" if sources else "on data of which its files do not tell"
-    fitting = [one for one in prompts if isinstance(one, str) and 0 < len(one) <= MAX_PROMPT]
-    return {"about": f"{shape}{size}. Trained {duration}{texts}.", "prompts": fitting[:MAX_PROMPTS]}
+    return {"about": f"{shape}{size}. Trained {duration}{texts}.", "prompts": prompts[:MAX_PROMPTS]}
 
 
 def sample_prompts(samples: bytes) -> list[str]:
@@ -52,15 +45,7 @@ def sample_prompts(samples: bytes) -> list[str]:
     fixed = [row for row in rows if "true" not in row] or [row for row in rows if not row.get("messages_before")]
     given = Counter(str(row.get("answer")) for row in rows)
     found = [str(row["prompt"]) for row in fixed if row.get("stopped") and given[str(row["answer"])] == 1]
-    return found[:: max(1, len(found) // MAX_PROMPTS)]
-
-
-def _first_message(widget: Any) -> Any:
-    return next((get_nested(one, "content") for one in _list(get_nested(widget, "messages"))), None)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return [prompt for prompt in found[:: max(1, len(found) // MAX_PROMPTS)] if 0 < len(prompt) <= MAX_PROMPT]
 
 
 def _content(file: Path) -> bytes:

@@ -44,8 +44,6 @@ class Measurement(NamedTuple):
     windowed_documents: list[str]  # places of these documents
     left_out: list[str]  # places of other documents
     tokens_per_second: float  # of all tokens, control tokens included
-    corpus: Corpus
-    nats: np.ndarray  # (N,)
     sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
 
@@ -117,8 +115,6 @@ def measure(
         [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
         left_out,
         len(corpus.ids) / max(seconds, 1e-9),
-        corpus,
-        nats,
         {"all": corpus.sums(nats, trained_only=False), "assistant": corpus.sums(nats, trained_only=True)},
     )
 
@@ -150,6 +146,10 @@ def _encode(documents: Sequence[ScoredDocument], loaded: LoadedModel) -> Corpus:
 def _to_segments(content: TextOrConversation, template: ChatTemplate) -> list[Segment]:
     plain, train = (text_or_messages(content), content.train) if isinstance(content, Record) else (content, None)
     return template.text(plain) if isinstance(plain, str) else template.full_conversation(plain, train)
+
+
+def text_of(document: ScoredDocument) -> str:
+    return "\n".join(_texts_of(document.content))
 
 
 def _texts_of(content: TextOrConversation) -> Iterable[str]:

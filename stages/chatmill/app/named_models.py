@@ -45,7 +45,7 @@ def find_or_fetch(name: str, folder: Path) -> Path:
         from dvc_data.index import DataIndexError
     except ImportError as error:
         raise ValueError(f"{name}: no such file or folder, and experiments require DVC: pip install dvc") from error
-    checkout = "" if name == WORKSPACE else f"`dvc exp apply {name}` or `git checkout {name}`, then "
+    rebuild = f"rebuild it (`dvc exp apply {name}` or `git checkout {name}`, then `dvc repro`)"
     try:
         with Repo(rev=None if name == WORKSPACE else name) as repo:
             files = DVCFileSystem(repo)
@@ -56,18 +56,15 @@ def find_or_fetch(name: str, folder: Path) -> Path:
                         return folder
                     shutil.rmtree(folder)
     except (FileNotFoundError, DataIndexError) as error:
-        raise ValueError(
-            f"{name}: its model is neither in DVC's cache nor in a remote storage: push it from where it was trained "
-            f"(`dvc push`, `dvc exp push`), or rebuild it ({checkout}`dvc repro`)"
-        ) from error
+        where = "push it from where it was trained (`dvc push`, `dvc exp push`)"
+        message = f"{name}: its model is neither in DVC's cache nor in a remote storage: {where}, or {rebuild}"
+        raise ValueError(message) from error
     except (DvcException, AttributeError) as error:  # the latter for a file or folder of a commit, such as HEAD:data
-        remedy = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
-        if lacks_git():
-            remedy = f"run {repro_commands()}"
-        raise ValueError(
-            f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
-        ) from error
-    raise ValueError(f"{name}: this run has no {' or '.join(map(str, MODEL_FOLDERS))}: run {checkout}`dvc repro`")
+        known = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
+        remedy = f"run {repro_commands()}" if lacks_git() else known
+        message = f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
+        raise ValueError(message) from error
+    raise ValueError(f"{name}: this run has no {' or '.join(map(str, MODEL_FOLDERS))}: {rebuild}")
 
 
 def repro_commands() -> str:

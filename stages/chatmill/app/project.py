@@ -260,26 +260,21 @@ RWLOCK = "rwlock"  # in which DVC notes who reads and writes what
 INTERRUPTED = "was left by an interrupted command"
 
 
-class Leftover(NamedTuple):
-    file: Path
-    problem: str
-    clear: Callable[[], object]
-
-
-def leftovers(project: Project) -> Iterator[Leftover]:
+def leftovers(project: Project) -> Iterator[tuple[Path, str, Callable[[], object]]]:
+    """Each file, what is wrong with it, and what clears it."""
     rwlock = project.temporary / RWLOCK
     if rwlock.exists() and ((holders := _holders(rwlock)) is None or (holders and not any(holders.values()))):
-        yield Leftover(rwlock, "names no process that runs", lambda: rwlock.write_text("{}", encoding="utf-8"))
+        yield (rwlock, "names no process that runs", lambda: rwlock.write_text("{}", encoding="utf-8"))
     if project.cache.is_relative_to(project.root):  # else it may be that of other projects, too
         for pattern in (f"files/md5/*/*{TEMPORARY}", f"runs/*/*/*{TEMPORARY}"):
             for file in sorted(project.cache.glob(pattern)):
-                yield Leftover(file, INTERRUPTED, file.unlink)
+                yield (file, INTERRUPTED, file.unlink)
     places = {project.root, *project.output_paths, *(output.parent for output in project.output_paths)}
     for folder in sorted(folder for place in places for folder in place.glob(f"{SCRATCH}/[0-9]*")):
         if folder.name.isdigit() and folder.is_dir() and not is_alive(int(folder.name), folder.stat().st_mtime):
-            yield Leftover(folder, "was left by a stage that was ended", partial(discard_scratch, folder))
+            yield (folder, "was left by a stage that was ended", partial(discard_scratch, folder))
     for file in sorted(file for place in places for file in place.glob(f".*{TEMPORARY}")):
-        yield Leftover(file, INTERRUPTED, file.unlink)
+        yield (file, INTERRUPTED, file.unlink)
 
 
 def running(project: Project) -> tuple[Path, str] | None:

@@ -215,7 +215,7 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
             r"^with-markers: no such file or folder, and no experiment.*unknown Git revision 'with-markers'",
         ),
         ("HEAD^{tree}", r"^HEAD\^{tree}: no such file or folder, and no experiment.*: `dvc exp list"),
-        ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: run `dvc exp apply HEAD~1` or"),
+        ("HEAD~1", r"^HEAD~1: this run has no data/export/onnx or data/model: rebuild it .`dvc exp apply HEAD~1` or"),
     ],
 )
 def test_a_name_that_gives_no_model_is_told(repository, monkeypatch, tmp_path, name, message):

@@ -134,11 +134,6 @@ NOTHING = "no column holds a conversation, .* see the format table"
     ("row", "reason"),
     [
         ({"chat": [{"human": "Hi you", "assistant": "Hello"}]}, NOTHING),
-        ({"dialog": 1, "speaker": "user", "text": "Hi there, and how are you?"}, "each row is one message of speaker"),
-        (
-            {"AuthorID": "7", "Author": "ana#1", "Date": "2024-01-01T10:00:00+00:00", "Content": "Hi, the log is red"},
-            "each row is one message of Author, and no column says of which conversation",
-        ),
         ({"question_id": 1, "turns": ["Write me a poem.", "Write it anew."]}, ONE_SIDE),
         ({"prompt": "Hi there", "completions": [{"model": "a", "text": "Hello"}]}, ONE_SIDE),
         ({"input_ids": [1, 2, 3]}, NOTHING),

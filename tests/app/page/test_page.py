@@ -193,13 +193,17 @@ def test_the_calculator_gives_the_same_results(engine):
 @pytest.mark.slow
 def test_a_page_from_disk_chats_without_a_network(browser, tmp_path, model):
     model, file = shutil.copytree(model, tmp_path / "model"), tmp_path / "chat.html"
-    (model / "README.md").write_text("---\ndatasets: <b>\nwidget:\n- text: Hi\n---\n")
+    (tmp_path / "metrics").mkdir()
+    fingerprint = load_model(model, "cpu").tokenizer.fingerprint
+    (tmp_path / "metrics/evaluate.json").write_text(json.dumps({"tokenizer": {"fingerprint": fingerprint}}))
+    (tmp_path / "metrics/mix.json").write_text('{"read": {"<b>": {"messages": {"kept": 1}}}}')
+    (tmp_path / "samples.jsonl").write_text('{"prompt": "Hi", "answer": "Ho", "stopped": true}')
     assert cli.main(["page", "--model", str(model), "-o", str(file), "--name", HOSTILE]) == 0
     with visit(browser, f"file://{file}") as page:
         requests = []
         page.on("request", lambda request: requests.append(request.url))
         expect(page.locator("#model")).to_have_value(HOSTILE)
-        expect(page.locator("#start")).to_contain_text("Trained on <b>.")
+        expect(page.locator("#start")).to_contain_text("Trained on <b> (1 messages).")
         page.get_by_role("button", name="Hi", exact=True).click()
         answer = finished(page)
         expect(page.locator("#start")).to_be_hidden()

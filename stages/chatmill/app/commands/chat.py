@@ -4,7 +4,6 @@ import argparse
 import os
 import stat
 import sys
-from contextlib import suppress
 from io import UnsupportedOperation
 from select import select
 
@@ -104,8 +103,6 @@ def should_read_stdin(after_prompt: bool) -> bool:
     except UnsupportedOperation:  # a program that calls this one has replaced it
         return not after_prompt
     is_file = stat.S_ISREG(os.fstat(stream).st_mode)
-    if after_prompt and not is_file:
-        with suppress(OSError):  # select takes no pipes on Windows
-            if not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
-                notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
+    if after_prompt and not is_file and not select([stream], [], [], STDIN_WAIT_SECONDS)[0]:
+        notify("waiting for the end of stdin, which is appended to the prompt (to skip it: < /dev/null)")
     return not (after_prompt and is_file and os.lseek(stream, 0, os.SEEK_CUR))  # else a shell loop is reading it

@@ -2,8 +2,8 @@
 
 The measure is bits per byte of the answer's text: its nats under a model, after the same prompt, in that model's own
 template and tokens, divided by ln 2 and by the UTF-8 bytes of the text. What a template adds to a text (escapes, or a
-space before it) adds nats but no bytes. As in the pipeline's metrics, control tokens and outputs of the calculator are in
-neither sum; a call of the calculator is scored as text.
+space before it) adds nats but no bytes. As in the pipeline's metrics, control tokens and outputs of the calculator are
+in neither sum; a call of the calculator is scored as text.
 """
 
 import argparse

@@ -11,7 +11,7 @@ from typing import Any
 from chatmill.app.look.guess import NoGuessError, by_path
 from chatmill.app.look.proposal import Trial, propose, section_text
 from chatmill.app.look.sample import YAML, Sample, take_sample
-from chatmill.app.terminal.text import printable
+from chatmill.app.terminal.text import printable, shorten
 from chatmill.data_card import Card, Count, Spread, make_card, token_counter
 from chatmill.datasets.formats.chat_logs import LOGS
 from chatmill.personal_data import PERSONAL
@@ -171,8 +171,3 @@ def counts_text(counts: Mapping[str, int]) -> str:
 
 def spread_text(spread: Spread) -> str:
     return f"{spread.p50:,} (median), {spread.p95:,} (95 %), {spread.max:,} (maximum)"
-
-
-def shorten(line: str, width: int) -> str:
-    line = printable(line.replace("\n", " "))
-    return line if len(line) <= width else f"{line[: width - 1]}…"

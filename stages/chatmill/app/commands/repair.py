@@ -23,9 +23,9 @@ def run(options: argparse.Namespace) -> None:
     """Print a line for each repair, then what remains, then what to run next."""
     with open_project(Path.cwd()) as project, exclusive(project):
         repaired = False
-        for left in [*leftovers(project)]:
-            left.clear()
-            repaired = _tell(Finding(str(project.shown(left.file)), left.problem, "cleared", None))
+        for file, problem, clear in [*leftovers(project)]:
+            clear()
+            repaired = _tell(Finding(str(project.shown(file)), problem, "cleared", None))
         found = Survey(project, [chosen_remote(project, options.remote)] if options.remote else [])
         for one in found.findings:
             if one.repair:

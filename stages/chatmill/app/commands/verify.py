@@ -320,8 +320,8 @@ def run(options: argparse.Namespace) -> int:
     start = time.monotonic()
     with open_project(Path.cwd()) as project:
         found = Survey(project, [chosen_remote(project, options.remote)] if options.remote else list(project.remotes))
-        for left in leftovers(project):
-            found.add(left.file, left.problem)
+        for file, problem, _ in leftovers(project):
+            found.add(file, problem)
         if process := running(project):
             print(f"chatmill: {printable(process[1])} runs: files that it writes may be named", file=sys.stderr)
         for name, url in project.unchecked_remotes.items() if options.remote is None else ():

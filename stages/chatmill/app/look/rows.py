@@ -9,7 +9,6 @@ from statistics import mean
 from typing import Any
 
 from chatmill.app.look.guess import (
-    MAX_NAMES,
     MIN_SHARE,
     Guess,
     NoGuessError,
@@ -135,7 +134,6 @@ def _role_of(fields: Values) -> str | None:
 # Rows that are messages, and say of which conversation.
 
 _CONVERSATIONS = ("conversation", "dialogue", "dialog", "thread", "session", "chat", "ticket", "channel", "id")
-_SPEAKERS = ("role", "speaker", "from", "sender", "author", "user", "username")
 TIMES = ("timestamp", "datetime", "date", "time", "created", "sent", "ts")
 _ORDERS = ("order", "turn", "index", "position", "seq", "sequence", "step", "number", *TIMES, "id")
 MAX_CHAT = 300  # characters of a message in a chat, on average
@@ -164,21 +162,6 @@ def single_messages(rows: Sequence[Any], values: Values) -> list[Guess]:
                 guess.columns = columns | {name: path for name, path in guess.columns.items() if name != "messages"}
                 return [guess]
     return []
-
-
-def refuse_messages(values: Values) -> None:
-    """Raise NoGuessError for rows that seem to be messages, of which no column says the conversation."""
-    texts = text_columns(values)
-    is_chat = bool(best_named(values, TIMES)) and all(mean_length(values[path]) < MAX_CHAT for path in texts)
-    for speaker in best_named((path for path in values if not path.lower().endswith("id")), _SPEAKERS):
-        names = [str(value) for value in values[speaker]]
-        is_known = sum(speaker_of(name) is not None for name in names) > 0.5 * len(names)
-        if {*texts} - {speaker} and len({*names}) <= max(MAX_NAMES, len(names) // 4) and (is_known or is_chat):
-            raise NoGuessError(
-                f"each row is one message of {speaker}, and no column says of which conversation: add one, and map "
-                "columns: {conversation: …, order: …, role: …, content: …}; or read each as a document: format: "
-                f"documents, columns: {{text: {texts[0]}}}"
-            )
 
 
 # A question and its answer.
@@ -259,8 +242,6 @@ def unnamed_texts(values: Values) -> Guess:
     """A question and its answer, where two columns hold texts; documents, where one does. Raises NoGuessError."""
     texts = text_columns(values)
     answers = best_named(texts, _ANSWERS)
-    if not answers:
-        refuse_messages(values)
     named = best_named(texts, _TEXT_NAMES)
     long = [path for path in texts if path in named or mean_length(values[path]) >= _MIN_TEXT]
     is_document = any(is_named(path, (*_TEXT_NAMES, *_QUERIES)) for path in texts)

@@ -36,13 +36,13 @@ from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 # Split patterns as regular expressions of JavaScript, for the flags `gu`.
 
 _TOKEN = re.compile(
-    r"(?P<property>\\[pP](?:\{\^?\w+\}|[A-Z]))|(?P<code>\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4}|\\x\{[0-9a-fA-F]+\})"
-    r"|(?P<escape>\\.)|(?P<group>\((?:\?(?:i:|i\)|:|<?[=!]))?)|(?P<quantifier>(?:[+*?]|\{\d+(?:,\d*)?\})[+?]?)"
-    r"|(?P<literal>[\s\S])"
+    r"(?P<property>\\[pP](?:\{\w+\}|[A-Z]))|(?P<code>\\x[0-9a-fA-F]{2}|\\u[0-9a-fA-F]{4})|(?P<escape>\\.)"
+    r"|(?P<group>\((?:\?(?:i:|:|<?[=!]))?)|(?P<quantifier>(?:[+*?]|\{\d+(?:,\d*)?\})[+?]?)|(?P<literal>[\s\S])"
 )
 _CATEGORY = re.compile(r"C[cfons]?|L[lmotuC]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?")
 _SCRIPTS = {"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Thai"}
-_CLASSES = {"s": r"\p{White_Space}", "d": r"\p{Nd}", "w": r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"}
+_CLASSES = {"s": r"\p{White_Space}", "S": r"\P{White_Space}", "d": r"\p{Nd}", "D": r"\P{Nd}"}
+_CLASSES |= {"w": r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"}
 _FOLDED = {"s": "ſ", "k": "\u212a"}  # what also equals an ASCII letter where case is ignored
 
 
@@ -70,22 +70,17 @@ def to_javascript(pattern: str) -> str:
             else:
                 written.append(text)
             continue
-        if text == "(?i)":
-            if groups:
-                raise UntranslatedPatternError("(?i) inside a group")
-            ignore_case = True
-        elif kind == "group":
+        if kind == "group":
             groups.append((start, ignore_case))
             ignore_case |= text == "(?i:"
-            written.append("(?:" if text in ("(", "(?i:") else text)
+            text = "(?:" if text in ("(", "(?i:") else text
         elif text == ")":
             start, ignore_case = groups.pop()
-            written.append(text)
         elif text == "[":
             in_set = True
-            written.append(text)
         else:
-            written.append(_atom(kind, text, ignore_case))
+            text = _atom(kind, text, ignore_case)
+        written.append(text)
         atom = start
     if in_set:
         raise UntranslatedPatternError("an open set")
@@ -93,10 +88,8 @@ def to_javascript(pattern: str) -> str:
 
 
 def _atom(kind: str, text: str, ignore_case: bool) -> str:
-    if kind == "escape" and text[1] in "wW":
-        return f"[{'^' if text[1] == 'W' else ''}{_CLASSES['w']}]"
     if kind != "literal":
-        return _class(kind, text)
+        return f"[{_class(kind, text)}]" if text == r"\w" else _class(kind, text)
     if text in ".$":
         return r"[^\n]" if text == "." else r"(?![\s\S])"
     if text in "^{}]":
@@ -106,38 +99,25 @@ def _atom(kind: str, text: str, ignore_case: bool) -> str:
 
 
 def _in_set(kind: str, text: str, before: str, ignore_case: bool) -> str:
-    if text == "[" or text == "&" == before:
-        raise UntranslatedPatternError("a set inside a set, or what two sets share")
+    if text == "[" or text == "&" == before or (text == "-" and ignore_case):
+        raise UntranslatedPatternError("a set inside a set, what two sets share, or a range where case is ignored")
     if kind in ("group", "quantifier"):  # in a set, these are letters
         return "".join(f"\\x{ord(letter):02x}" if letter in "()?{}" else letter for letter in text)
-    if kind != "literal":
-        return _class(kind, text)
-    if text == "-" and ignore_case:
-        raise UntranslatedPatternError("a range where case is ignored")
-    return _cases(text, ignore_case)
+    return _cases(text, ignore_case) if kind == "literal" else _class(kind, text)
 
 
 def _class(kind: str, text: str) -> str:
     """A property, code or escape, which mean the same in a set and outside of it."""
-    letter = text[1]
-    if kind == "property":
-        name = text[2:].strip("{}")
-        negated = (letter == "P") != name.startswith("^")
-        name = name.removeprefix("^")
-        if name not in _SCRIPTS and not _CATEGORY.fullmatch(name):
-            raise UntranslatedPatternError(text)
-        return f"\\{'P' if negated else 'p'}{{{'Script=' if name in _SCRIPTS else ''}{name}}}"
+    letter, name = text[1], text[2:].strip("{}")
+    if kind == "property" and (name in _SCRIPTS or _CATEGORY.fullmatch(name)):
+        return f"\\{letter}{{{'Script=' if name in _SCRIPTS else ''}{name}}}"
     if kind == "code":
-        return f"\\u{{{int(text[2:].strip('{}'), 16):x}}}"
+        return f"\\u{{{int(name, 16):x}}}"
     if letter in _CLASSES:
         return _CLASSES[letter]
-    if letter in "SD":
-        return _CLASSES[letter.lower()].replace("p", "P", 1)
-    if letter in "nrtfv":
-        return text
-    if letter.isalnum():
+    if letter.isalnum() and letter not in "nrtfv":
         raise UntranslatedPatternError(text)
-    return f"\\x{ord(letter):02x}" if ord(letter) < 128 else letter
+    return text if letter.isalnum() or ord(letter) >= 128 else f"\\x{ord(letter):02x}"
 
 
 def _cases(letter: str, ignore_case: bool) -> str:

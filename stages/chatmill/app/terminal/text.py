@@ -29,6 +29,12 @@ def printable(text: str) -> str:
     return text.translate(_MARKS)
 
 
+def shorten(text: str, width: int) -> str:
+    """A text on one line of at most `width` characters."""
+    line = printable(text.replace("\n", " "))
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
 class WordWrap:
     """Breaks the lines of a text between words while it is printed in parts."""
 

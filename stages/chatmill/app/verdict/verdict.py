@@ -1,24 +1,19 @@
-"""Judges which of two sides is better: what each run is measured by, whether sides differ, and on which words.
+"""Judges which of two sides is better: what each run is measured by, and whether sides differ.
 
-A token's nats are divided evenly among its bytes, and a word's are the sum over its bytes: so sides with different
-tokenizers can be compared.
-
-Shapes: D documents, I items, L bytes of the scored text of a document.
+Shapes: D documents, I items.
 """
 
 import math
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from chatmill.app.measurement import Measurement, ScoredDocument, can_say, measure, read_documents
+from chatmill.app.measurement import Measurement, ScoredDocument, can_say, measure, read_documents, text_of
 from chatmill.app.named_models import load_named, named_errors
 from chatmill.conversation import Record, parse_record
 from chatmill.engines.engine import Engine
@@ -188,57 +183,10 @@ def sign_test(better: int, worse: int) -> float:
     return min(1.0, 2 * ways / int(2**number))
 
 
-# The words on which two sides differ.
+# The verdict: as it is printed with --json, and all that views show.
 
 NUM_DOCUMENTS = 20
-MIN_BITS = 1.0  # of a document or word that is told
-_WORD = re.compile(rb"\s*\S+|\s+")
-
-
-def differing_documents(first: Sequence[Run], second: Sequence[Run], which: str) -> list[dict[str, Any]]:
-    """The NUM_DOCUMENTS that differ most, by MIN_BITS or more, and the bits that the second side needs more for each.
-
-    Their words, each with the white space before it, are in lists for the parts between control tokens.
-    """
-    bits = (_mean_nats(second, which) - _mean_nats(first, which)) / math.log(2)
-    result = []
-    for document in np.argsort(-np.abs(bits), kind="stable")[:NUM_DOCUMENTS].tolist():
-        if abs(bits[document]) >= MIN_BITS:
-            texts = [[scored_text(run, document, which) for run in side] for side in (first, second)]
-            of_first, of_second = (np.mean([nats for _, _, nats in side], axis=0) for side in texts)
-            text, breaks, _ = texts[0][0]
-            words = word_differences(text, breaks, (of_second - of_first) / math.log(2))
-            place = first[0].text.documents[document].place
-            result.append({"place": place, "bits": float(bits[document]), "words": words})
-    return result
-
-
-def scored_text(run: Run, document: int, which: str) -> tuple[bytes, list[int], np.ndarray]:
-    """The scored text of a document, where control tokens stand between its bytes, and the nats (L,) of each byte."""
-    corpus = run.text.corpus
-    tokens = slice(*corpus.offsets[document : document + 2])
-    is_scored = corpus.is_scored[tokens] & (corpus.is_trained[tokens] if which == "assistant" else True)
-    lengths = np.where(is_scored, corpus.num_bytes[tokens], 0)
-    starts = zip(corpus.ids[tokens][is_scored], corpus.begins_added[tokens][is_scored], strict=True)
-    text = b"".join(corpus.texts[i][int(added) :] for i, added in starts)
-    nats = np.repeat(run.text.nats[tokens] / np.maximum(lengths, 1), lengths)
-    return text, np.cumsum(lengths)[~is_scored].tolist(), nats
-
-
-def word_differences(text: bytes, breaks: Iterable[int], bits: np.ndarray) -> list[list[dict[str, Any]]]:
-    """The words of a text, in the parts between breaks, each with the sum of the bits (L,) of its bytes."""
-    parts = []
-    for start, end in pairwise(sorted({0, *breaks, len(text)})):
-        places = [match.span() for match in _WORD.finditer(text, start, end)]
-        words: list[dict[str, Any]] = [
-            {"text": text[a:b].decode(errors="replace"), "bits": float(bits[a:b].sum())} for a, b in places
-        ]
-        if any(word["text"].strip() or abs(word["bits"]) >= MIN_BITS for word in words):
-            parts.append(words)
-    return parts
-
-
-# The verdict: as it is printed with --json, and all that views show.
+MIN_BITS = 1.0  # of a document that is told
 
 
 def judge(sides: Sequence[Sequence[Run]]) -> dict[str, Any]:
@@ -253,15 +201,22 @@ def judge(sides: Sequence[Sequence[Run]]) -> dict[str, Any]:
     lettered = dict(zip(ascii_uppercase, sides, strict=False))
     figures = [side_figures(letter, side, which) for letter, side in lettered.items()]
     differences = [difference(letter, sides[0], side, which) for letter, side in [*lettered.items()][1:]]
-    has_words = len(sides) == 2 and scored_the_same(everyone, which)
     return {
         "verdict": [one.pop("sentence") for one in differences],
         "text": which,
         "sides": figures,
         "differences": differences,
         "frontier": frontier(figures),
-        "documents": differing_documents(sides[0], sides[1], which) if has_words else [],
+        "documents": differing_documents(sides[0], sides[1], which) if len(sides) == 2 else [],
     }
+
+
+def differing_documents(first: Sequence[Run], second: Sequence[Run], which: str) -> list[dict[str, Any]]:
+    """The documents that differ most, by MIN_BITS or more, and the bits that the second side needs more for each."""
+    bits = (_mean_nats(second, which) - _mean_nats(first, which)) / math.log(2)
+    documents = first[0].text.documents
+    most = [i for i in np.argsort(-np.abs(bits), kind="stable")[:NUM_DOCUMENTS].tolist() if abs(bits[i]) >= MIN_BITS]
+    return [{"place": documents[i].place, "bits": float(bits[i]), "text": text_of(documents[i])} for i in most]
 
 
 def scored_the_same(runs: Sequence[Run], which: str) -> bool:

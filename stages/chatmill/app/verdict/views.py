@@ -3,16 +3,14 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from chatmill.app.terminal.text import StyledLine, aligned, wrap_text
-from chatmill.app.terminal.tokens import DARK
-from chatmill.app.verdict.verdict import MIN_BITS
+from chatmill.app.terminal.text import StyledLine, aligned, shorten, wrap_text
 from chatmill.report import markup
 from chatmill.report.markup import Html, bits_range, in_bits, number, percent, percent_range, tag
 
-BETTER, WORSE = f"bg:#a6dfbb {DARK}", f"bg:#f8cfae {DARK}"
 CAPTION = "The sides, on the same conversations; in parentheses 95 % intervals"
 NAMES_OF_TEXT = {"all": "bits per byte of all text", "assistant": "bits per byte of the assistant's text"}
-DOCUMENTS_TITLE = f"Where A and B differ most: bits that B needs more, by word from {MIN_BITS:.0f} bit on"
+DOCUMENTS_TITLE = "Where A and B differ most: bits that B needs more"
+MAX_TEXT = 200  # characters of a conversation
 
 
 def heads(verdict: dict[str, Any]) -> list[str]:
@@ -44,9 +42,8 @@ def terminal_lines(verdict: dict[str, Any], width: int) -> Iterator[StyledLine]:
     yield []
     if verdict["documents"]:
         yield [("bold", DOCUMENTS_TITLE)]
-        for document in verdict["documents"]:
-            yield [("bold", f"{document['place']}: {document['bits']:+.1f}")]
-            yield from ([("", "  "), *(_styled(**word) for word in part)] for part in document["words"])
+        for line in document_lines(verdict):
+            yield from ([("", part)] for part in wrap_text(line, width))
         yield []
     head, *table = rows(verdict)
     yield from aligned(CAPTION, head, table)
@@ -55,11 +52,10 @@ def terminal_lines(verdict: dict[str, Any], width: int) -> Iterator[StyledLine]:
     yield from ([("bold", line)] for text in verdict["verdict"] for line in wrap_text(text, width))
 
 
-def _styled(text: str, bits: float) -> tuple[str, str]:
-    text = text.replace("\n", " ")
-    if abs(bits) < MIN_BITS:
-        return "", text
-    return WORSE if bits > 0 else BETTER, f"{text}({bits:+.1f})"
+def document_lines(verdict: dict[str, Any]) -> Iterator[str]:
+    """For each document on which two sides differ the bits that B needs more, and the beginning of its text."""
+    for document in verdict["documents"]:
+        yield f"{document['bits']:+.1f} {document['place']}: {shorten(document['text'], MAX_TEXT)}"
 
 
 def page(verdict: dict[str, Any]) -> Html:
@@ -69,16 +65,6 @@ def page(verdict: dict[str, Any]) -> Html:
     content.append(tag("ul", *(tag("li", text) for text in heads(verdict))))
     content += [markup.table(CAPTION, head, table), tag("p", note(verdict), class_="note")]
     if verdict["documents"]:
-        content.append(markup.section(DOCUMENTS_TITLE, *map(_chat, verdict["documents"])))
+        lines = (tag("li", line) for line in document_lines(verdict))
+        content.append(markup.section(DOCUMENTS_TITLE, tag("ul", *lines)))
     return markup.document("Verdict", *content)
-
-
-def _chat(document: dict[str, Any]) -> Html:
-    parts = (tag("p", *(_word(**word) for word in part)) for part in document["words"])
-    return tag("div", tag("strong", f"{document['place']}: {document['bits']:+.1f} bits"), *parts, class_="chat")
-
-
-def _word(text: str, bits: float) -> Html:
-    if abs(bits) < MIN_BITS:
-        return markup.to_html(text)
-    return tag("span", text, tag("small", f" {bits:+.1f}"), class_="t1" if bits > 0 else "t2")
