@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from chatmill.app.arguments import MAX_INPUT_BYTES, decode
 from chatmill.app.named_models import named_errors
@@ -28,10 +28,8 @@ MAX_TEXT_CHARACTERS = 1_000_000  # of a plain text that is shown token by token
 
 def parse_input(content: bytes, number: int, name: str) -> TextOrConversation:
     """Conversation `number`, from 1, of those in a text; the text itself where it has none. Raises ValueError."""
-    text = decode(content, name)
-    is_json = _is_json_of_conversations(text)
-    entries = values(Path(name), io.BytesIO(content), MAX_INPUT_BYTES) if is_json else [(name, text)]
-    return _select(entries, number, name)
+    is_json = _is_json_of_conversations(decode(content, name))
+    return _select(_inputs(Path(name), io.BytesIO(content), is_json), number, name)
 
 
 def read_input_file(file: Path, number: int) -> TextOrConversation:
@@ -41,7 +39,7 @@ def read_input_file(file: Path, number: int) -> TextOrConversation:
     """
     with _opened(file) as (stream, is_json):
         if is_json:
-            return _select(values(file, stream, MAX_INPUT_BYTES), number, str(file))
+            return _select(_inputs(file, stream, is_json), number, str(file))
         return parse_input(stream.read(MAX_INPUT_BYTES + 1), number, str(file))
 
 
@@ -51,13 +49,11 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
     Raises ValueError with file and line.
     """
     with _opened(file) as (stream, is_json):
-        one_text = [] if is_json else [(str(file), decode(stream.read(), str(file), max_bytes=inf))]
-        for place, entry in _entries(values(file, stream, MAX_INPUT_BYTES) if is_json else one_text):
-            yield place, _parse_entry(place, entry, max_characters=inf)
+        yield from ((place, _parse_entry(place, entry, inf)) for place, entry in _inputs(file, stream, is_json))
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[io.BufferedReader, bool]]:
+def _opened(file: Path) -> Iterator[tuple[BinaryIO, bool]]:
     """The content of a file, and whether it is JSON by its name."""
     from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
 
@@ -78,23 +74,25 @@ def _is_json_of_conversations(text: str) -> bool:
     return isinstance(entry, dict) and not {"messages", "role", "text"}.isdisjoint(entry)
 
 
-def _select(values_by_place: Iterable[tuple[str, Any]], number: int, name: str) -> TextOrConversation:
-    place, entry = next(islice(_entries(values_by_place), number - 1, None), ("", None))
-    if not place:
-        raise ValueError(f"{name}: no conversation {number}: the input has fewer")
-    return _parse_entry(place, entry)
-
-
-def _entries(values_by_place: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    """The entries of each value: those of a list, unless it is a list of messages, or the value itself."""
-    for place, value in values_by_place:
+def _inputs(file: Path, stream: BinaryIO, is_json: bool) -> Iterator[tuple[str, Any]]:
+    """The entries of JSON: those of a list, unless it is a list of messages, or the value itself; else the text."""
+    if not is_json:
+        yield str(file), decode(stream.read(), str(file), max_bytes=inf)
+        return
+    for place, value in values(file, stream, MAX_INPUT_BYTES):
         if isinstance(value, list) and not all(isinstance(one, dict) and "role" in one for one in value):
             yield from ((place, entry) for entry in value)
         else:
             yield place, value
 
 
-def _parse_entry(place: str, content: Any, max_characters: float = MAX_TEXT_CHARACTERS) -> TextOrConversation:
+def _select(entries: Iterable[tuple[str, Any]], number: int, name: str) -> TextOrConversation:
+    for place, entry in islice(entries, number - 1, None):
+        return _parse_entry(place, entry, MAX_TEXT_CHARACTERS)
+    raise ValueError(f"{name}: no conversation {number}: the input has fewer")
+
+
+def _parse_entry(place: str, content: Any, max_characters: float) -> TextOrConversation:
     with named_errors(place):
         if isinstance(content, dict) and isinstance(text := content.get("text"), str):
             if text.startswith(IM_START) and content.get("train") is not None:
@@ -103,12 +101,10 @@ def _parse_entry(place: str, content: Any, max_characters: float = MAX_TEXT_CHAR
             if {"source", "group"} <= content.keys() and is_document(text):
                 return Record("", "", text)
             content = text
-        if isinstance(content, list):
-            content = {"messages": content}
         if not isinstance(content, str):
             from chatmill.datasets.formats import chats  # as above
 
-            return chats.from_messages(content)
+            return chats.from_messages({"messages": content} if isinstance(content, list) else content)
         rendered = content.removeprefix(BOS)
         if rendered.startswith(IM_START):
             return parse(f"{rendered}\n" if rendered.endswith(IM_END) else rendered)

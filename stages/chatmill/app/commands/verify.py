@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,23 +69,28 @@ class Survey:
         items = [*self.outputs, *project.sources]
 
         # Read everything once.
-        cached = stored_objects(project.cache)
+        self._cached = stored_objects(project.cache)
         remote = {name: stored_objects(project.remotes[name]) for name in remotes}
-        files = [file for objects in (cached, *remote.values()) for file in objects.values()]
+        files = [file for objects in (self._cached, *remote.values()) for file in objects.values()]
         inputs = [path for entry in self.entries.values() for path in md5_by_path(entry, "deps")]
-        for path in (*inputs, *(item.path for item in items)):
-            files += project.files(path).values()
-        self.digests = digest_files(files, "verify")
+        self._files = {path: project.files(path) for path in (*inputs, *(item.path for item in items))}
+        self.digests = digest_files(chain(files, *(found.values() for found in self._files.values())), "verify")
+
+        # What is known of the objects: which are sound, where they belong, and what the workspace has of them.
+        self._sound = self._sound_of(self._cached)
+        self._members = {item: self._members_of(item) for item in items}
+        self._places = defaultdict[str, list[str]](list)
+        self._copies: dict[str, Callable[[], bytes]] = {}
+        for item, members in self._members.items():
+            for name, md5 in {"": item.md5, **(members or {})}.items():
+                self._places[md5].append(Path(item.path, name).as_posix())
+            md5s = self._md5s(item.path)
+            self._copies |= {md5: self._files[item.path][name].read_bytes for name, md5 in md5s.items()}
+            if item.md5.endswith(".dir") and self._md5(item.path) == item.md5:
+                self._copies[item.md5] = partial(listing_bytes, md5s)
 
         # Compare: the cache first, since what is sound in it decides about the remedies.
-        self._sound = self._sound_of(cached)
-        self._damaged = cached.keys() - self._sound.keys()
-        self._lost: dict[str, Callable[[], bytes]] = {}  # reads what the cache lacks and the workspace has, by name
-        self._places = defaultdict[str, list[str]](list)  # of each object in the workspace, by name
-        for item in items:
-            for name, md5 in {"": item.md5, **(self._members(item) or {})}.items():
-                self._places[md5].append(Path(item.path, name).as_posix())
-        self._check_cache(cached)
+        self._check_cache()
         for name, objects in remote.items():
             self._check_remote(name, objects)
         for source in project.sources:
@@ -102,23 +108,28 @@ class Survey:
     def _sound_of(self, objects: dict[str, Path]) -> dict[str, Path]:
         return {name: file for name, file in objects.items() if self.digests[file] == name.removesuffix(".dir")}
 
-    def _members(self, item: Item) -> dict[str, str] | None:
-        """The MD5 of each file that a folder should have; None for a file, and where the cache lacks the list."""
-        is_known = item.md5.endswith(".dir") and item.md5 in self._sound
-        return read_listing(self._sound[item.md5]) if is_known else None
+    def _members_of(self, item: Item) -> dict[str, str] | None:
+        """The MD5 of each file that a folder should have; None for a file, and where the list is lost."""
+        if not item.md5.endswith(".dir"):
+            return None
+        if item.md5 in self._sound:
+            return read_listing(self._sound[item.md5])
+        return self._md5s(item.path) if self._md5(item.path) == item.md5 else None
 
     def _objects(self, item: Item) -> set[str]:
-        return {item.md5, *(self._members(item) or {}).values()}
+        return {item.md5, *(self._members[item] or {}).values()}
 
     def _damage(self, name: str) -> str:
         """What is wrong with a damaged object, and which outputs it is."""
         places = ", ".join(self._places.get(name, ["no output of this dvc.lock"]))
         return f"is not the content that its name says ({places})"
 
-    def _check_cache(self, objects: dict[str, Path]) -> None:
-        for name, file in objects.items():
-            if name in self._damaged:
-                self.add(file, self._damage(name), repair=partial(self._replace, name, file))
+    def _check_cache(self) -> None:
+        for name in sorted(self._cached.keys() - self._sound.keys()):
+            self.add(self._cached[name], self._damage(name), repair=partial(self._replace, name))
+        lost = {md5 for item in self._members if item.cached for md5 in self._objects(item)} - self._cached.keys()
+        for md5 in sorted(lost & self._copies.keys()):
+            self.add(self._places[md5][0], "is missing in DVC's cache", repair=partial(self._restore, md5))
         for file in damaged_runs(self.project.cache):
             self.add(file, "is a damaged entry of the run cache", repair=partial(_remove_run, file))
 
@@ -141,7 +152,7 @@ class Survey:
 
     def _md5s(self, path: str) -> dict[str, str]:
         """The MD5 of each file of a folder, by relative path; that of a file by ""."""
-        return {name: self.digests[file] for name, file in self.project.files(path).items() if file in self.digests}
+        return {name: self.digests[file] for name, file in self._files[path].items() if file in self.digests}
 
     def _md5(self, path: str) -> str | None:
         """The MD5 of a file or folder, as dvc.lock has it; None where there is none."""
@@ -165,7 +176,9 @@ class Survey:
                 changed[parameter].append(stage)
         outputs = {item.path for item in self.outputs}
         inputs = set[str]()
-        for stage in project.commands.keys() & self.entries.keys():  # when all outputs are checked, which others read
+        for stage in sorted(
+            project.commands.keys() & self.entries.keys()
+        ):  # when all outputs are checked, which others read
             for path, md5 in md5_by_path(self.entries[stage], "deps").items():
                 if self._md5(path) != md5 and not self._is_named(path):
                     inputs |= {path} - outputs
@@ -180,34 +193,28 @@ class Survey:
         return any(f"{one.path}/".startswith(f"{path}/") or path.startswith(f"{one.path}/") for one in self.findings)
 
     def _check_item(self, item: Item) -> None:
-        """Report what differs of an output or input from dvc.lock or its .dvc file, and what the cache lacks of it."""
-        place, md5 = self.project.root / item.path, self._md5(item.path)
-        if item.cached:
-            self._check_objects(item, is_unchanged=md5 == item.md5)
-        for file in (place, *self.project.files(item.path).values()):
+        """Report what differs of an output from dvc.lock, or of an input from its .dvc file."""
+        place, actual = self.project.root / item.path, self._md5s(item.path)
+        for file in (place, *self._files[item.path].values()):
             if is_broken_link(file):
                 self.add(file, BROKEN_LINK, repair=partial(_remove_link, file))
-        if is_broken_link(place) or md5 == item.md5:
+        if is_broken_link(place) or self._md5(item.path) == item.md5:
             return
         is_stored = self._objects(item) <= self._sound.keys()
         fetch = "`dvc pull` fetches it" + (", or `dvc repro` makes it" if item.stage else ", if it was pushed")
         fetch = REPRO if not item.cached else "run `dvc checkout`" if is_stored else fetch
-        if md5 is None:
+        if not place.exists():
             self.add(item.path, "is missing: not checked out", fetch)
-        elif item.stage:
-            self._check_files(item, fetch)
-        else:
+        elif not item.stage:
             copy = f"`dvc checkout --force {item.path}` restores it" if is_stored else "no sound copy is here"
             self.add(item.path, "is not what its .dvc file says", f"`dvc add {item.path}` records it, {copy}")
+        elif item.md5.endswith(".dir") and self._members[item] is None:
+            self.add(item.path, f"is not what {LOCK_FILE} says {item.stage} wrote", fetch)
+        else:
+            self._check_files(item, self._members[item] or {"": item.md5}, actual, fetch)
 
-    def _check_files(self, item: Item, fetch: str) -> None:
-        """Report the files of an output that differs from dvc.lock, or the folder if the list of its files is lost."""
-        actual, listing = self._md5s(item.path), self._members(item)
-        expected = {"": item.md5} if listing is None else listing
+    def _check_files(self, item: Item, expected: dict[str, str], actual: dict[str, str], fetch: str) -> None:
         problem = f"is not what {LOCK_FILE} says {item.stage} wrote"
-        if listing is None and "" not in actual:
-            self.add(item.path, problem, fetch)
-            return
         for name in sorted(expected.keys() | actual.keys()):
             path = Path(item.path, name)
             if is_broken_link(self.project.root / path):
@@ -221,22 +228,6 @@ class Survey:
             elif actual[name] != expected[name]:
                 self.add(path, problem, repair=partial(_remove, self.project.root / path))
 
-    def _check_objects(self, item: Item, *, is_unchanged: bool) -> None:
-        """Report objects that the cache lacks and the workspace has; a damaged one has a finding already."""
-        files, actual, known = self.project.files(item.path), self._md5s(item.path), self._objects(item)
-        lost: list[tuple[Path, str, Callable[[], bytes]]] = [
-            (Path(item.path, name), md5, files[name].read_bytes)
-            for name, md5 in actual.items()
-            if is_unchanged or md5 in known
-        ]
-        if item.md5.endswith(".dir") and is_unchanged:
-            lost.append((Path(item.path), item.md5, partial(listing_bytes, actual)))
-        for path, md5, read in lost:
-            if md5 not in self._sound:
-                self._lost[md5] = read
-                if md5 not in self._damaged:
-                    self.add(path, "is missing in DVC's cache", repair=partial(self._restore, md5))
-
     # What `chatmill repair` does; each returns it in words.
 
     def _restore_lock(self) -> str:
@@ -248,19 +239,20 @@ class Survey:
         file.unlink()
         return "removed, since git has no sound one"
 
-    def _replace(self, name: str, file: Path) -> str:
-        if name in self._lost:
+    def _replace(self, name: str) -> str:
+        """Replace a damaged object, or remove it, unless it may be the only copy of data that no stage makes."""
+        if name in self._copies:
             return self._restore(name)
         if any(name in self._objects(item) for item in self.outputs):
-            return _remove(file)
-        aside = self.project.temporary / SET_ASIDE / name  # it may be the only copy of data that no stage makes
+            return _remove(self._cached[name])
+        aside = self.project.temporary / SET_ASIDE / name
         aside.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(file, aside)
+        shutil.move(self._cached[name], aside)
         return f"no stage made it: moved to {self.project.shown(aside)}"
 
     def _restore(self, name: str) -> str:
         """Write an object of the cache from its copy in the workspace. Raises ValueError if that changed meanwhile."""
-        file, content = object_file(self.project.cache, name), self._lost[name]()
+        file, content = object_file(self.project.cache, name), self._copies[name]()
         if md5_of(content) != name.removesuffix(".dir"):
             raise ValueError(f"{file}: its copy in the workspace changed meanwhile: run it again")
         file.parent.mkdir(parents=True, exist_ok=True)

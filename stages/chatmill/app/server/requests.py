@@ -135,21 +135,16 @@ class TokensRequest(ModelRequest):
 # Read and parse the body of a request.
 
 MAX_BODY_BYTES = 2 << 20
-BODY_SECONDS = 60  # for a body to arrive
 MAX_INLINE_BYTES = 65_536  # of a body; a longer one is parsed in a thread
 
 
 async def parse(request: Request, request_type: type[RequestType]) -> RequestType:
-    """The body of a request. Raises ApiError if it is wrong, too long, or arrives too slowly."""
+    """The body of a request. Raises ApiError if it is wrong or too long."""
     body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    raise ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
-    except TimeoutError as error:
-        raise ApiError(408, f"the body arrived too slowly: expected it within {BODY_SECONDS} seconds") from error
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ApiError(413, f"body: expected at most {MAX_BODY_BYTES:,} bytes", code="too_large")
     try:
         if len(body) > MAX_INLINE_BYTES:
             parameters = await asyncio.to_thread(request_type.model_validate_json, bytes(body))

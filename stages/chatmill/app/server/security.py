@@ -34,7 +34,6 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
-        headers |= {"Connection": "close"} if self.status == 408 else {}
         return JSONResponse(self.as_dict(), self.status, headers)
 
 
@@ -61,7 +60,6 @@ async def handle_error(request: Request, error: Exception) -> Response:
 
 # Responses that are cancelled when the client disconnects, and server-sent events.
 
-PING_SECONDS = 10  # after which a comment keeps a silent connection alive
 EVENT = b"data: %b\n\n"
 
 
@@ -92,35 +90,25 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 async def send_events(send: Send, events: AsyncIterator[bytes]) -> None:
-    """Send server-sent events, and the one that ends them; a comment after each PING_SECONDS without one.
-
-    An error before the first is raised, a later one is sent.
-    """
+    """Send server-sent events, and the one that ends them. An error before the first is raised, a later one is sent."""
     is_started = False
 
-    async def send_body(body: bytes, *, more_body: bool = True) -> None:
+    async def send_event(event: bytes, *, more_body: bool = True) -> None:
         nonlocal is_started
         if not is_started:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             is_started = True
-        await send({"type": "http.response.body", "body": body, "more_body": more_body})
+        await send({"type": "http.response.body", "body": EVENT % event, "more_body": more_body})
 
-    coming = asyncio.ensure_future(anext(events, None))
     try:
-        while not coming.done() or coming.result() is not None:
-            if not (await asyncio.wait([coming], timeout=PING_SECONDS))[0]:
-                await send_body(b": still here\n\n")
-            elif (event := coming.result()) is not None:
-                await send_body(EVENT % event)
-                coming = asyncio.ensure_future(anext(events, None))
+        async for event in events:
+            await send_event(event)
     except ApiError as error:
         if not is_started:
             raise
-        await send_body(EVENT % json.dumps(error.as_dict()).encode())
-    finally:
-        coming.cancel()
-    await send_body(EVENT % b"[DONE]", more_body=False)
+        await send_event(json.dumps(error.as_dict()).encode())
+    await send_event(b"[DONE]", more_body=False)
 
 
 # Who may ask this server: the check of origin and API key, and headers that protect a browser.
