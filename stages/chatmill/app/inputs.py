@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import islice
 from math import inf
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from chatmill.app.arguments import MAX_INPUT_BYTES, decode
 from chatmill.app.named_models import named_errors
@@ -53,7 +53,7 @@ def iter_inputs(file: Path) -> Iterator[tuple[str, TextOrConversation]]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[tuple[BinaryIO, bool]]:
+def _opened(file: Path) -> Iterator[tuple[io.BufferedIOBase, bool]]:
     """The content of a file, and whether it is JSON by its name."""
     from chatmill.datasets.formats.row_readers import open_decompressed  # zstandard: 24 MB, which a chat does not need
 
@@ -74,7 +74,7 @@ def _is_json_of_conversations(text: str) -> bool:
     return isinstance(entry, dict) and not {"messages", "role", "text"}.isdisjoint(entry)
 
 
-def _inputs(file: Path, stream: BinaryIO, is_json: bool) -> Iterator[tuple[str, Any]]:
+def _inputs(file: Path, stream: io.BufferedIOBase, is_json: bool) -> Iterator[tuple[str, Any]]:
     """The entries of JSON: those of a list, unless it is a list of messages, or the value itself; else the text."""
     if not is_json:
         yield str(file), decode(stream.read(), str(file), max_bytes=inf)

@@ -1,7 +1,6 @@
 """Packs a model for others: one folder for all runtimes, with a model card and checksums."""
 
 import argparse
-import hashlib
 import json
 import shlex
 import shutil
@@ -20,7 +19,7 @@ from chatmill.app.commands.qwen3c import export_qwen3c
 from chatmill.app.introduction import MAX_PROMPTS, sample_prompts
 from chatmill.app.named_models import repro_commands
 from chatmill.app.runs import run_git
-from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
+from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest, sha256_of
 from chatmill.pipeline.params_file import parse_params
 from chatmill.report.markup import get_nested
 from chatmill.tokenizer.formats.tokenizer_loading import load
@@ -217,17 +216,12 @@ def _copy(folder: Path, out: Path, names: list[str]) -> None:
 def _sums(folder: Path) -> Iterator[str]:
     """The lines that `sha256sum --check` reads."""
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-        with file.open("rb") as stream:
-            yield f"{hashlib.file_digest(stream, 'sha256').hexdigest()}  {file.relative_to(folder).as_posix()}\n"
+        yield f"{sha256_of(file)}  {file.relative_to(folder).as_posix()}\n"
 
 
 EPILOG = """examples:
   chatmill pack packed
   chatmill pack packed --name parcel-helper --force
-
-The folder has what transformers, transformers.js, ONNX Runtime GenAI, llama.cpp
-and ollama load, the tokenizer in other formats, a page that chats, a model card
-with figures from the metrics, and SHA256SUMS. The same run gives the same bytes.
 """
 
 

@@ -176,9 +176,7 @@ class Survey:
                 changed[parameter].append(stage)
         outputs = {item.path for item in self.outputs}
         inputs = set[str]()
-        for stage in sorted(
-            project.commands.keys() & self.entries.keys()
-        ):  # when all outputs are checked, which others read
+        for stage in sorted(project.commands.keys() & self.entries.keys()):  # all outputs are checked, which they read
             for path, md5 in md5_by_path(self.entries[stage], "deps").items():
                 if self._md5(path) != md5 and not self._is_named(path):
                     inputs |= {path} - outputs
@@ -295,10 +293,7 @@ def chosen_remote(project: Project, name: str) -> str:
 
 # The command.
 
-EPILOG = """Every file is read again: DVC trusts the time and size of a file that it has seen,
-and the mode of a cached one. `chatmill repair` removes or restores what is damaged.
-Exits with 0 if everything is in order, else with 1 after a line for each file.
-"""
+EPILOG = "Exits with 0 if everything is in order, else with 1 after a line for each file."
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Send
 
 from chatmill.app.server import requests
-from chatmill.app.server.answers import Answers, JsonObject, job_response
+from chatmill.app.server.answers import Answer, JsonObject, job_response
 from chatmill.app.server.models import Model, Models
 from chatmill.app.server.requests import (
     Prompt,
@@ -61,7 +61,7 @@ async def token_logprobs(models: Models, request: Request) -> Response:
             entries.append(token_entry(token, logprob, tokenizer) | {"top": top})
         return JSONResponse({"tokens": entries})
 
-    return job_response(model, [job], respond)
+    return job_response(model, job, respond)
 
 
 def token_entry(token: int, logprob: float | None, tokenizer: ChatTokenizer) -> JsonObject:
@@ -101,9 +101,10 @@ async def answer(
     model, options, limit = await models.get(parameters.model), models.options, parameters.token_limit
     sampling = parameters.sampling(options.sampling, secrets.randbits(32))
     max_tokens = options.max_tokens if limit is None else limit if limit > 0 else model.context
-    config = GenerationConfig(sampling, max_tokens, parameters.stops, parameters.num_logprobs)
     prompt = await asyncio.to_thread(prompt_of, model, parameters, max_tokens)
-    return Answers(model, parameters, prompt, config, options.time_limit).response()
+    prefix = prompt.answer_prefix
+    config = GenerationConfig(sampling, max_tokens, parameters.stops, parameters.num_logprobs, prefix)
+    return Answer(model, parameters, prompt, config, options.time_limit).response()
 
 
 async def health(_: Models, __: Request) -> Response:

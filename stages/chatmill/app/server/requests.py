@@ -26,7 +26,6 @@ UNSUPPORTED = re.compile(
     "logit_bias|suffix|best_of|echo|functions|function_call|audio|images|web_search_options|prompt_embeds|chat_template|"
     "guided_(json|regex|choice|grammar)|structured_outputs|grammar|json_schema|bad_words|ignore_eos|min_tokens"
 )
-MAX_N = 128  # answers to one prompt
 Text = Annotated[str, Field(max_length=1 << 20)]
 Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=1 << 17, fail_fast=True)]
 Stop = Annotated[str, Field(max_length=200)]
@@ -66,7 +65,7 @@ class GenerationRequest(ModelRequest):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
-    n: Annotated[int, Field(ge=1, le=MAX_N), WHOLE] | None = None
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None
 
     @property
     def stops(self) -> list[str]:

@@ -220,7 +220,7 @@ class Scheduler:
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
         self._batch = make_chat_batch(engine, num_slots)
         self._slots = [Slot(chat) for chat in self._batch.chats]
-        self.num_slots, self.max_jobs = len(self._slots), len(self._slots) + max_waiting
+        self.num_slots, self._max_waiting = len(self._slots), max_waiting
         self._running: dict[Job, Slot] = {}
         self._chunk_size = min(4 * MIN_CHUNK, MAX_CHUNK)  # the most tokens that take about CHUNK_SECONDS
         self._waiting: deque[Job] = deque()
@@ -233,15 +233,15 @@ class Scheduler:
     def idle(self) -> bool:
         return not self._waiting and not self._running
 
-    def submit(self, *jobs: Job) -> None:
-        """Add all of these jobs, or none. Raises ApiError if the queue is full. A job that is cancelled ends soon."""
+    def submit(self, job: Job) -> None:
+        """Raises ApiError if the queue is full. A job that is cancelled ends soon."""
         with self._changed:
             if not self.alive:
                 raise stopping("the model has stopped: try again later")
-            if len(self._waiting) + len(self._running) + len(jobs) > self.max_jobs:
+            if len(self._waiting) + len(self._running) >= self.num_slots + self._max_waiting:
                 message = f"the server is busy: {len(self._waiting)} requests are waiting"
                 raise ApiError(429, message, code="queue_full")
-            self._waiting.extend(jobs)
+            self._waiting.append(job)
             self._changed.notify()
 
     def stop(self) -> None:
