@@ -7,7 +7,7 @@
 nats of each of some conversations of the test set in seed_noise.npz, in the folder of the tests of verdicts. Without
 it the verdicts on the kept runs are counted: of all pairs, how many are called different, though they differ by their
 seed alone; and of random draws of some seeds on each side, one of which is then given less nats by some percent, how
-many are. It prints the relative standard deviation, which is SEED_NOISE of chatmill.app.verdict.verdict.
+many are. It prints the relative standard deviation, which is SEED_NOISE of chatmill.app.verdict.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import yaml
 
 import train_model
 from chatmill.app.measurement import ScoredDocument, measure
-from chatmill.app.verdict.verdict import SEED_NOISE, bits_difference
+from chatmill.app.verdict import SEED_NOISE, bits_difference
 from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.intervals import wilson
 from chatmill.inference.model_loading import load_model

@@ -132,8 +132,7 @@ class Planter:
         self.planted.append((f"{way} run", [str(file.relative_to(self.project))]))
 
     def rwlock(self):
-        holder = {"pid": dead_pid(), "cmd": "dvc repro"}
-        contents = ["", "{", '{"write": {"data/x": {"pid"', json.dumps({"write": {"data/x": holder}}), "[1]"]
+        contents = ["", "{", '{"write": {"data/x": {"pid"', "[1]"]
         (self.project / ".dvc/tmp/rwlock").write_text(self.randomly.choice(contents))
         self.planted.append(("rwlock", [".dvc/tmp/rwlock"]))
 

@@ -263,8 +263,8 @@ INTERRUPTED = "was left by an interrupted command"
 def leftovers(project: Project) -> Iterator[tuple[Path, str, Callable[[], object]]]:
     """Each file, what is wrong with it, and what clears it."""
     rwlock = project.temporary / RWLOCK
-    if rwlock.exists() and ((holders := _holders(rwlock)) is None or (holders and not any(holders.values()))):
-        yield (rwlock, "names no process that runs", lambda: rwlock.write_text("{}", encoding="utf-8"))
+    if rwlock.exists() and not _is_sound_rwlock(rwlock.read_bytes()):
+        yield (rwlock, "is not what DVC writes", rwlock.unlink)
     if project.cache.is_relative_to(project.root):  # else it may be that of other projects, too
         for pattern in (f"files/md5/*/*{TEMPORARY}", f"runs/*/*/*{TEMPORARY}"):
             for file in sorted(project.cache.glob(pattern)):
@@ -277,39 +277,31 @@ def leftovers(project: Project) -> Iterator[tuple[Path, str, Callable[[], object
         yield (file, INTERRUPTED, file.unlink)
 
 
-def running(project: Project) -> tuple[Path, str] | None:
-    """A process that reads or writes in the project or in the folder of an experiment, and DVC's file that names it."""
-    for file in (project.temporary / RWLOCK, *project.temporary.glob(f"exps/*/*/.dvc/tmp/{RWLOCK}")):
-        for holder, is_running in (_holders(file) or {}).items() if file.exists() else ():
-            if is_running:
-                return file, holder
-    return None
+def _is_sound_rwlock(content: bytes) -> bool:
+    """Whether DVC reads the file; of the processes that it names, DVC itself forgets those that have ended."""
+    from dvc.rwlock import SCHEMA
+    from voluptuous import Invalid
 
-
-def _holders(rwlock: Path) -> dict[str, bool] | None:
-    """The processes that a file names, and whether each runs; None where it is damaged."""
     try:
-        content = json.loads(rwlock.read_bytes())
-        readers = [holder for holders in content.get("read", {}).values() for holder in holders]
-        named = [*content.get("write", {}).values(), *readers]
-        since = rwlock.stat().st_mtime
-        return {f"process {one['pid']} ({one['cmd']})": is_alive(one["pid"], since) for one in named}
-    except (ValueError, RecursionError, AttributeError, LookupError, TypeError):
-        return None
+        SCHEMA(json.loads(content))
+    except (Invalid, ValueError, RecursionError):
+        return False
+    return True
 
 
 @contextmanager
 def exclusive(project: Project) -> Iterator[None]:
-    """Hold DVC's lock and those of all stages. Raises ValueError where a command or a stage runs."""
-    locks = sorted((project.root / SCRATCH / "locks").glob("*"))
+    """Hold DVC's locks and those of all stages, also of experiments. Raises ValueError where a command or stage runs."""
+    folders = [project.root, *project.temporary.glob("exps/*/*/")]
+    patterns = (".dvc/tmp/lock", f".dvc/tmp/{RWLOCK}.lock", f"{SCRATCH}/locks/*")
+    own = [project.temporary / "lock", project.temporary / f"{RWLOCK}.lock"]
+    others = sorted(file for folder in folders for pattern in patterns for file in folder.glob(pattern))
     with ExitStack() as held:
-        for file in (project.temporary / "lock", project.temporary / f"{RWLOCK}.lock", *locks):
+        for file in dict.fromkeys([*own, *others]):
             file.parent.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context(file.open("a"))
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise ValueError(f"{file}: held by a running command: wait for its end, or end it") from error
-        if found := running(project):
-            raise ValueError(f"{found[0]}: {found[1]} runs: wait for its end, or end it")
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chatmill.app.verdict.verdict import SEED_NOISE, bits_difference
+from chatmill.app.verdict import SEED_NOISE, bits_difference
 
 RUNS = np.load(Path(__file__).parent / "seed_noise.npz")["nats"].astype(np.float64)
 

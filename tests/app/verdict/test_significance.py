@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from chatmill.app.verdict.verdict import (
+from chatmill.app.verdict import (
     SEED_FREEDOM,
     SEED_NOISE,
     bits_difference,

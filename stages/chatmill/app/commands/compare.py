@@ -24,8 +24,7 @@ from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.runs import add_seeds
 from chatmill.app.terminal.terminal_chat import describe_session, device_name
 from chatmill.app.terminal.text import StyledLine, aligned, columns, notify, plural, print_lines, wrap_text
-from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import LIMIT, Run, judge, measure_runs
+from chatmill.app.verdict import LIMIT, Run, judge, measure_runs, verdict_lines, verdict_page
 from chatmill.conversation import Message
 from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.evaluation.bits_per_byte import bits_per_byte
@@ -184,11 +183,11 @@ def run_on_data(options: argparse.Namespace) -> None:
         notify(f"{one.name}: {engine.name} on {device_name(engine)}: {counts}")
     verdict = judge([[runs[name] for name in side] for side in sides])
     if file:
-        file.write_text(views.page(verdict), encoding="utf-8")
+        file.write_text(verdict_page(verdict), encoding="utf-8")
     if options.json:
         print(json.dumps(verdict))
     else:
-        print_lines(views.terminal_lines(verdict, shutil.get_terminal_size().columns), sys.stdout)
+        print_lines(verdict_lines(verdict, shutil.get_terminal_size().columns), sys.stdout)
 
 
 def read_prompts(options: argparse.Namespace) -> list[str]:

@@ -30,7 +30,6 @@ from chatmill.app.project import (
     open_project,
     parse_yaml,
     read_listing,
-    running,
     stored_objects,
 )
 from chatmill.app.terminal.text import plural, printable
@@ -309,8 +308,6 @@ def run(options: argparse.Namespace) -> int:
         found = Survey(project, [chosen_remote(project, options.remote)] if options.remote else list(project.remotes))
         for file, problem, _ in leftovers(project):
             found.add(file, problem)
-        if process := running(project):
-            print(f"chatmill: {printable(process[1])} runs: files that it writes may be named", file=sys.stderr)
         for name, url in project.unchecked_remotes.items() if options.remote is None else ():
             print(f"chatmill: remote {name} ({url}): not checked: no folder of this machine", file=sys.stderr)
     for finding in found.findings:

@@ -17,8 +17,7 @@ from starlette.routing import Route
 from chatmill.app.runs import CURVE, MAX_EXPERIMENTS, REPORT, RunFiles, RunRow, State, list_states, run_rows
 from chatmill.app.server.requests import parse
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events
-from chatmill.app.verdict import views
-from chatmill.app.verdict.verdict import Run, judge, measure_runs
+from chatmill.app.verdict import Run, heads, judge, measure_runs, note, verdict_page
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.curves import downsample, read_curve
 
@@ -128,10 +127,10 @@ class Runs:
             yield json.dumps({"problem": error_line(error)}).encode()
             return
         number = token_urlsafe(8)
-        self._pages[number] = views.page(verdict)
+        self._pages[number] = verdict_page(verdict)
         for oldest in list(self._pages)[:-MAX_PAGES]:
             del self._pages[oldest]
-        texts = {"sentences": verdict["verdict"], "heads": views.heads(verdict), "note": views.note(verdict)}
+        texts = {"sentences": verdict["verdict"], "heads": heads(verdict), "note": note(verdict)}
         yield json.dumps({**texts, "number": number}).encode()
 
     async def send_page(self, request: Request) -> Response:

@@ -129,14 +129,6 @@ class _Completer(Completer):
             yield from (Completion(word, -len(text)) for word in words if word.startswith(text))
 
 
-class _FileHistory(FileHistory):
-    """A history file; where it cannot be written, the line is used but not remembered."""
-
-    def store_string(self, string: str) -> None:
-        with suppress(OSError):
-            super().store_string(string)
-
-
 def _history() -> History:
     """The history of earlier chats, in a folder of the user's alone; in memory where no file can be written."""
     folder = Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "chatmill")
@@ -146,7 +138,7 @@ def _history() -> History:
     except OSError as error:
         notify(f"{error_line(error)}: the input history is not saved for the next chat")
         return InMemoryHistory()
-    return _FileHistory(folder / "history")
+    return FileHistory(folder / "history")
 
 
 # Commands: lines that begin with a slash.
