@@ -91,13 +91,9 @@ MATRICES = (
 
 def engine_config(config: ModelConfig) -> ModelConfig:
     """The shape in the engine's terms. Raises ValueError with the reason where the file cannot express it."""
-    variant, wider = config.variant, wider_config(config, ROPE_BASE)
-    if not variant.qk_norm:
-        raise unsupported("it normalises queries and keys, as Qwen3 does")
-    if variant.qkv_bias or variant.output_bias or variant.mlp_bias:
-        raise unsupported("it has no biases")
-    if variant.rope_scaling:
-        raise unsupported("its rotary frequencies are not scaled")
+    window, wider = config.variant.sliding_window, wider_config(config, ROPE_BASE)
+    if config.variant != Variant(sliding_window=window):
+        raise unsupported("it normalises queries and keys as Qwen3 does, has no biases, and scales no frequencies")
     if config.rms_norm_eps != EPSILON:
         raise unsupported(f"the epsilon of its norms is {EPSILON:g}, and not {config.rms_norm_eps:g}")
     if wider is None:
@@ -107,7 +103,7 @@ def engine_config(config: ModelConfig) -> ModelConfig:
         raise unsupported(f"its buffers have {channels:,} channels of all heads, and the model {wider.hidden_size:,}")
     if _group_size(wider) is None:
         raise unsupported("the rows of its matrices are groups of 8 weights or more, which do not fill these rows")
-    context = min(config.max_position_embeddings, variant.sliding_window or config.max_position_embeddings)
+    context = min(config.max_position_embeddings, window or config.max_position_embeddings)
     return replace(wider, max_position_embeddings=context, variant=Variant())
 
 

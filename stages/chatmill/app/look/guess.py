@@ -21,7 +21,6 @@ class Guess:
     columns: dict[str, str] = field(default_factory=dict)
     roles: dict[str, list[str]] = field(default_factory=dict)
     first: str | None = None
-    turn_separator: str | None = None
     limit: int | None = None
     doubts: list[str] = field(default_factory=list)
     names: Counter[str] = field(default_factory=Counter)  # of speakers

@@ -26,7 +26,7 @@ from chatmill.app.look.guess import (
     text_columns,
     words_of,
 )
-from chatmill.app.look.texts import SEPARATORS, check_rendered, text_guess
+from chatmill.app.look.texts import check_rendered
 from chatmill.datasets.formats.example import UnusableRowError
 from chatmill.datasets.formats.mapping import TRAIN_FIELDS, content_bytes, value_at
 from chatmill.datasets.formats.registry import COLUMNS
@@ -45,7 +45,6 @@ def guess_rows(rows: Sequence[Any]) -> list[Guess]:
     published = published_formats(values)
     found = (
         conversations(values)
-        or marked_texts(values)
         or single_messages(rows, values)
         or alternating_lists(values)
         or ([] if published else [unnamed_texts(values)])
@@ -208,21 +207,10 @@ def _is_side(found: Sequence[Any]) -> bool:
     return are_texts(found) or (are_lists(found) and (are_messages or are_texts(items)))
 
 
-# Texts of several turns, or of none.
+# Texts of two speakers in turn, or of none.
 
 _TEXT_NAMES = ("text", "content", "document", "body", "article", "passage", "story", "page", "raw", "paragraph", "post")
 _MIN_TEXT = 20  # characters of a document, on average; shorter texts may be names
-
-
-def marked_texts(values: Values) -> list[Guess]:
-    """The mapping of a column of texts in which marks begin turns, or a separator stands between them."""
-    texts = sorted((path for path, found in values.items() if are_texts(found)), key=lambda p: -mean_length(values[p]))
-    for path in best_named(texts, ("chosen",)) or texts:
-        is_list = bool(best_named([path], LIST_NAMES))
-        guess = text_guess(values[path], path, (*SEPARATORS, "\n") if is_list else SEPARATORS)
-        if guess and (is_list or len(texts) == 1 or not guess.turn_separator):
-            return [guess]
-    return []
 
 
 def alternating_lists(values: Values) -> list[Guess]:
@@ -316,7 +304,7 @@ def _versions(guess: Guess, values: Values) -> list[Guess]:
 
 def _with_format(guess: Guess) -> Guess:
     """The guess by the format that reads the same columns; else without those that a mapping has by default."""
-    if guess.roles or guess.first or guess.turn_separator:
+    if guess.roles or guess.first:
         return guess
     for name, known in _NAMED.items():
         if guess.columns.items() <= known.items() and known.keys() - guess.columns.keys() <= _OPTIONAL:

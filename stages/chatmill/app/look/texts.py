@@ -1,14 +1,13 @@
-"""Guesses of texts: conversations whose turns a mark separates, or prose."""
+"""Guesses of text files: conversations with names of speakers, or prose."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
 from statistics import mean
 
-from chatmill.app.look.guess import MIN_SHARE, Guess, NoGuessError, name_speakers, speaker_of
+from chatmill.app.look.guess import MIN_SHARE, Guess, NoGuessError, speaker_of
 from chatmill.datasets.formats import chats
 
-SEPARATORS = ("__eou__", "<|endofturn|>", "<|eot|>", "[SEP]", "<sep>", "</s>", "<EOT>", " EOS ", "|||", "\t")
 _MARK = re.compile(
     r"(?m)^[ \t]*(?:#{1,6} ?)?[*_]{0,2}([^\W\d_][\w .-]{0,24}?)[ \t]*(?::[*_]{0,2}|[*_]{1,2}[ \t]*:)(?=\s)"
 )
@@ -17,20 +16,6 @@ _RENDERED = re.compile(
     r"^(?:User|Human|Assistant|Bot|Customer|Agent):|\b(?:Human|User):.*\b(?:Assistant|Bot|GPT|AI):"
 )
 _ENDS = (".", "!", "?", "…", "。", "！", "？", '"', "”", "»", ")", ":", ";", "*")
-
-
-def text_guess(texts: Sequence[str], column: str, separators: Sequence[str] = SEPARATORS) -> Guess | None:
-    """The guess of a column of texts in which names of speakers begin the turns, or a separator stands between them."""
-    if names := speakers_in(texts):
-        guess = Guess(columns={"messages": column})
-        orders = [[name for name in _MARK.findall(text) if name in names] for text in texts]
-        name_speakers(guess, [order for order in orders if order])
-        return guess
-    for separator in separators:
-        if mean(separator in text.strip() for text in texts) >= MIN_SHARE:
-            doubt = f"turn_separator: {separator!r} is taken to separate turns, and the first one to be the user's"
-            return Guess(columns={"messages": column}, turn_separator=separator, doubts=[doubt])
-    return None
 
 
 def speakers_in(texts: Sequence[str]) -> list[str]:
@@ -62,8 +47,8 @@ def text_file(paragraphs: Sequence[str], *, markdown: bool) -> Guess:
     lines = [line for line in whole.split("\n") if line.strip()]
     first = _MARK.match(whole)
     is_chat = first is not None and speaker_of(first[1]) is not None
-    if not is_chat and not markdown and (guess := text_guess(lines, ".")):
-        return Guess(format="dailydialog") if guess.turn_separator == "__eou__" else guess
+    if not markdown and lines and mean("__eou__" in line for line in lines) >= MIN_SHARE:
+        return Guess(format="dailydialog")
     names = speakers_in(paragraphs) or (speakers_in([whole]) if is_chat else [])
     if names and (is_chat or not markdown):
         if {*names} <= chats.ROLES.keys():
