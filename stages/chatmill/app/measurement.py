@@ -41,8 +41,7 @@ class Measurement(NamedTuple):
     tokens: int  # of the scored text
     context: int  # tokens that the model reads at once
     stride: int  # tokens by which windows of longer documents move
-    windowed_documents: list[str]  # places of these documents
-    left_out: list[str]  # places of other documents
+    left_out: list[str]  # places of documents that the tokenizer cannot say
     tokens_per_second: float  # of all tokens, control tokens included
     sums: dict[str, tuple[np.ndarray, np.ndarray]]  # (D,) nats and bytes of each document's text: all, assistant
 
@@ -112,7 +111,6 @@ def measure(
         int(corpus.is_scored.sum()),
         length,
         stride,
-        [one.place for one, size in zip(documents, np.diff(corpus.offsets), strict=True) if size - 1 > length],
         left_out,
         len(corpus.ids) / max(seconds, 1e-9),
         {"all": corpus.sums(nats, trained_only=False), "assistant": corpus.sums(nats, trained_only=True)},

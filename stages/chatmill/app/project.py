@@ -291,7 +291,7 @@ def _is_sound_rwlock(content: bytes) -> bool:
 
 @contextmanager
 def exclusive(project: Project) -> Iterator[None]:
-    """Hold DVC's locks and those of all stages, also of experiments. Raises ValueError where a command or stage runs."""
+    """Hold DVC's locks and those of all stages, also of experiments. Raises ValueError where one is held."""
     folders = [project.root, *project.temporary.glob("exps/*/*/")]
     patterns = (".dvc/tmp/lock", f".dvc/tmp/{RWLOCK}.lock", f"{SCRATCH}/locks/*")
     own = [project.temporary / "lock", project.temporary / f"{RWLOCK}.lock"]

@@ -66,12 +66,17 @@ def list_states(folder: Path) -> list[State]:
     contents = iter(_contents_of(folder, names))
     states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [_bytes_of(folder / path) for path in FILES])]
     for run in runs:
-        committed = re.search(rb"^committer .* (\d+) [-+]\d+$", next(contents), re.MULTILINE)
-        state = _state(*run, [next(contents) for _ in FILES])
-        with suppress(ValueError, OverflowError, OSError):  # of a date that no clock has
-            state = state._replace(when=committed and datetime.fromtimestamp(int(committed[1])).isoformat())
-        states.append(state)
+        when = _committed(next(contents))
+        states.append(_state(*run, [next(contents) for _ in FILES])._replace(when=when))
     return states
+
+
+def _committed(commit: bytes) -> str | None:
+    """The local time of a commit."""
+    found = re.search(rb"^committer .* (\d+) [-+]\d+$", commit, re.MULTILINE)
+    with suppress(ValueError, OverflowError, OSError):  # of a date that no clock has
+        return found and datetime.fromtimestamp(int(found[1])).isoformat()
+    return None
 
 
 def _contents_of(folder: Path, objects: list[str]) -> list[bytes]:
@@ -150,9 +155,8 @@ class RunFiles:
 
     def _cache_path(self, digest: Any) -> Path:
         """The place of an object in DVC's cache, or of nothing: the lock of a branch may say anything."""
-        if not isinstance(digest, str) or not OBJECT.fullmatch(digest):
-            return self._cache / "none"
-        return self._cache / digest[:2] / digest[2:]
+        is_object = isinstance(digest, str) and OBJECT.fullmatch(digest)
+        return self._cache / digest[:2] / digest[2:] if is_object else self._cache / "none"
 
 
 def model_dimensions(model: dict[str, Path]) -> dict[str, int]:
@@ -195,10 +199,11 @@ def run_rows(states: Sequence[State], folder: Path, files: RunFiles) -> list[Run
     tell_apart(rows, list(map(settings_of, states)))
     labels = Counter(run["label"] for run in rows)
     for run in rows:
-        label = [run["label"]] if labels[run["label"]] == 1 else []
-        names = (*label, run["rev"][:SHORT], run["rev"])
-        is_workspace = run["rev"] == WORKSPACE
-        run["name"] = WORKSPACE if is_workspace else next(name for name in names if not (folder / name).exists())
+        names = [run["label"]] if labels[run["label"]] == 1 else []
+        free = (
+            name for name in (*names, run["rev"][:SHORT]) if run["rev"] == WORKSPACE or not (folder / name).exists()
+        )
+        run["name"] = next(free, run["rev"])
     rows.sort(key=lambda run: (run["rev"] == WORKSPACE, run["when"] or ""), reverse=True)
     for run in rows:
         run["other_seeds"] = [other["rev"] for other in other_seeds([run], rows)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from chatmill.app.cli import main
-from chatmill.app.commands.compare import answer_score, compare_answers
+from chatmill.app.commands.compare import answer_bits, compare_answers
 from chatmill.app.named_models import find_or_fetch
 from chatmill.conversation import CALL_END, CALL_START, IM_END, Message
 from chatmill.inference.chat_session import ChatSession
@@ -57,8 +57,8 @@ def session(*replies, template=CHATML, context=1000, **options):
     ],
 )
 def test_each_model_pays_for_a_text_in_its_own_tokens_and_template(text, template, tokens):
-    nats, num_bytes = answer_score(session(template=template), "Hi", Message.from_text("assistant", text))
-    assert (nats, num_bytes) == (pytest.approx(tokens * BITS * math.log(2)), len(text.encode()))
+    bits = answer_bits(session(template=template), "Hi", Message.from_text("assistant", text))
+    assert bits == pytest.approx(tokens * BITS / len(text.encode()))
 
 
 def test_bits_per_byte_are_those_of_every_answer_under_every_model():
@@ -76,7 +76,8 @@ def test_nats_are_the_models_own_probabilities_token_by_token(models, template):
     for token in (loaded.template.answer_prefix + text).encode():
         nats += np.logaddexp.reduce(logits.astype(float)) - logits[token]
         logits = loaded.engine.append([token])
-    assert answer_score(chat, "Hi", Message.from_text("assistant", text))[0] == pytest.approx(nats, rel=1e-4)
+    bits = nats / math.log(2) / len(text)
+    assert answer_bits(chat, "Hi", Message.from_text("assistant", text)) == pytest.approx(bits, rel=1e-4)
 
 
 def test_a_problem_of_one_model_leaves_the_others_their_answers():
@@ -87,8 +88,7 @@ def test_a_problem_of_one_model_leaves_the_others_their_answers():
     assert comparison.notes() == [f"– answer of B under A: {problem}"]
     assert comparison.answers[0].error.startswith("the message takes 50 tokens")
     assert comparison.answers[1].message.text == "y"
-    score = (pytest.approx(BITS * math.log(2)), 1)
-    assert comparison.scores == [["no answer", "no answer"], [problem, score]]
+    assert comparison.bits == [["no answer", "no answer"], [problem, pytest.approx(BITS)]]
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_the_terminal_shows_answers_and_a_table_for_each_prompt(models, capsys, 
     code, out, _ = run(capsys, models["chatml"], models["chatml"], "-p", "Hi", "--prompt-list", file)
     assert [line for line in out.splitlines() if line.startswith(">")] == ["> Hi", "> Ho", "> Who⟨U+2028⟩are you?"]
     rows = [line.split() for line in out.splitlines() if line.startswith("answer of")]
-    assert (code, len(rows)) == (0, 8)
+    assert (code, len(rows)) == (0, 6)
     assert all(row[3] == row[4] != "–" for row in rows)
     assert all(len(line) <= 80 for line in out.splitlines())
 
@@ -201,9 +201,8 @@ def test_runs_are_compared_by_name_and_the_workspace_stays(repository, models, c
     state = {file: file.read_bytes() for file in [*Path("data").rglob("*.*"), Path("dvc.lock"), Path(".git/index")]}
     _, by_name, _ = run(capsys, "größe/1.0", "with-markers_2", "größe/1.0", "-p", "Hi", "--json")
     _, by_path, _ = run(capsys, *models.values(), models["chatml"], "-p", "Hi", "--json")
-    assert [json.loads(text)["bits_per_byte"] for text in (by_name, by_path)] == [
-        json.loads(by_path)["bits_per_byte"]
-    ] * 2
+    matrices = [json.loads(text)["prompts"][0]["bits_per_byte"] for text in (by_name, by_path)]
+    assert matrices[0] == matrices[1]
     assert all(file.read_bytes() == content for file, content in state.items())
 
 

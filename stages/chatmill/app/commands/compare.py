@@ -34,7 +34,6 @@ from chatmill.pipeline.processes import USER_ERRORS, error_line
 from chatmill.report.markup import number
 
 BitsMatrix = list[list[float | None]]  # bits per byte of the answer of each model (rows) under each (columns)
-Score = tuple[float, int]  # the nats and bytes of an answer's text under a model
 
 
 class ModelAnswer(NamedTuple):
@@ -44,21 +43,21 @@ class ModelAnswer(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The answers to a prompt, and the score of each (rows) under each model (columns), or a text that says why not."""
+    """The answers to a prompt, and the bits per byte of each (rows) under each model (columns), or why not."""
 
     prompt: str
     answers: list[ModelAnswer]
-    scores: list[list[Score | str]]
+    bits: list[list[float | str | None]]
 
     def bits_per_byte(self) -> BitsMatrix:
         """Bits per byte of each answer under each model; None where there is no number."""
-        return [[None if isinstance(score, str) else bits_per_byte(*score) for score in row] for row in self.scores]
+        return [[None if isinstance(bits, str) else bits for bits in row] for row in self.bits]
 
     def notes(self) -> list[str]:
         """Which answers could not be scored under which models, and why."""
         return [
             f"– answer of {letter} under {model}: {problem}"
-            for letter, answer, row in zip(ascii_uppercase, self.answers, self.scores, strict=False)
+            for letter, answer, row in zip(ascii_uppercase, self.answers, self.bits, strict=False)
             for model, problem in zip(ascii_uppercase, row, strict=False)
             if isinstance(problem, str) and not answer.error  # which is shown in the answer's place
         ]
@@ -67,11 +66,11 @@ class Comparison(NamedTuple):
 def compare_answers(prompt: str, sessions: Sequence[ChatSession]) -> Comparison:
     """Generate an answer with every model, and score every answer under every model."""
     answers = [generate_answer(session, prompt) for session in sessions]
-    scores: list[list[Score | str]] = [
-        [(one.error and "no answer") or answer_score(session, prompt, one.message) for session in sessions]
+    bits = [
+        [(one.error and "no answer") or answer_bits(session, prompt, one.message) for session in sessions]
         for one in answers
     ]
-    return Comparison(prompt, answers, scores)
+    return Comparison(prompt, answers, bits)
 
 
 def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
@@ -85,8 +84,8 @@ def generate_answer(session: ChatSession, prompt: str) -> ModelAnswer:
     return ModelAnswer(session.conversation[-1], session.answer_stats)
 
 
-def answer_score(session: ChatSession, prompt: str, message: Message) -> Score | str:
-    """The score of an answer's text and calls after a prompt, or why there is none."""
+def answer_bits(session: ChatSession, prompt: str, message: Message) -> float | str | None:
+    """The bits per byte of an answer's text and calls after a prompt, or why there are none."""
     system = [Message.from_text("system", session.system)] if session.system else []
     conversation = [*system, Message.from_text("user", prompt), message]
     loaded = LoadedModel(session.engine, session.tokenizer, session.template, frozenset())
@@ -94,22 +93,8 @@ def answer_score(session: ChatSession, prompt: str, message: Message) -> Score |
         nats, _ = measure(loaded, [ScoredDocument(Path(), "answer", conversation)]).sums["assistant"]
     except USER_ERRORS as error:
         return error_line(error)
-    return float(nats.sum()), sum(len(part.text.encode()) for part in message.parts if part.kind != "output")
-
-
-def pooled_bits_per_byte(comparisons: Sequence[Comparison]) -> BitsMatrix:
-    """Bits per byte over all prompts: nats and bytes are summed before they are divided.
-
-    An answer that one of the models could not score is left out under all, so that the texts of a row are the same.
-    """
-
-    def pooled(row: int, column: int) -> float | None:
-        rows = [one.scores[row] for one in comparisons if not any(isinstance(score, str) for score in one.scores[row])]
-        nats, num_bytes = (sum(float(scores[column][part]) for scores in rows) for part in (0, 1))
-        return bits_per_byte(nats, int(num_bytes))
-
-    models = range(len(comparisons[0].answers))
-    return [[pooled(row, column) for column in models] for row in models]
+    num_bytes = sum(len(part.text.encode()) for part in message.parts if part.kind != "output")
+    return bits_per_byte(float(nats.sum()), num_bytes)
 
 
 # Compare models: their answers to the same prompts side by side, or by a verdict on the same data.
@@ -156,9 +141,6 @@ def run(options: argparse.Namespace) -> None:
             print_lines(comparison_lines(comparisons[-1], options.models), sys.stdout)
     if options.json:
         print(json.dumps(as_json(options.models, sessions, comparisons)))
-    elif len(comparisons) > 1:
-        bits = pooled_bits_per_byte(comparisons)
-        print_lines(bits_table(f"Bits per byte, all {len(comparisons)} prompts", bits), sys.stdout)
 
 
 def run_on_data(options: argparse.Namespace) -> None:
@@ -222,7 +204,10 @@ def comparison_lines(comparison: Comparison, names: Sequence[str]) -> Iterator[S
     yield from ([("bold", line)] for line in wrap_text(f"> {comparison.prompt}", width))
     yield from columns(headings, list(map(format_answer, comparison.answers)), width)
     yield []
-    yield from bits_table("Bits per byte", comparison.bits_per_byte())
+    letters = ascii_uppercase[: len(names)]
+    table = zip(letters, comparison.bits_per_byte(), strict=True)
+    rows = [(f"answer of {letter}", *(number(bits, 3) for bits in row)) for letter, row in table]
+    yield from aligned("Bits per byte", ("", *(f"under {letter}" for letter in letters)), rows)
     yield from ([("", line)] for note in comparison.notes() for line in wrap_text(note, width))
     yield []
 
@@ -234,14 +219,6 @@ def format_answer(answer: ModelAnswer) -> str:
     first = f"{plural(stats.tokens, 'token')}, first after {1000 * stats.first_token:.1f} ms"
     rate = f", then {stats.tokens_per_second:,.0f}/s" if stats.tokens > 1 else ""
     return f"{answer.message.text or '(no text)'}\n\n[{first}{rate}]"
-
-
-def bits_table(caption: str, bits: BitsMatrix) -> Iterator[StyledLine]:
-    letters = ascii_uppercase[: len(bits)]
-    rows = [
-        (f"answer of {letter}", *(number(one, 3) for one in row)) for letter, row in zip(letters, bits, strict=True)
-    ]
-    return aligned(caption, ("", *(f"under {letter}" for letter in letters)), rows)
 
 
 def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: Sequence[Comparison]) -> dict[str, Any]:
@@ -274,4 +251,4 @@ def as_json(names: Sequence[str], sessions: Sequence[ChatSession], comparisons: 
         }
         for one in comparisons
     ]
-    return {"models": models, "prompts": prompts, "bits_per_byte": pooled_bits_per_byte(comparisons)}
+    return {"models": models, "prompts": prompts}

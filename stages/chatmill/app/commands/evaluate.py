@@ -18,7 +18,7 @@ from chatmill.datasets.formats.registry import FORMAT_NAMES
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import bits_range, number
 
-MAX_LISTED = 3  # places of documents longer than the context
+MAX_LISTED = 3  # places of documents that are left out
 EPILOG = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
@@ -76,12 +76,10 @@ def load_and_measure(
         f"{path}: {engine.name} on {device_name(engine)}, template {loaded.template.name}, context {found.context:,}: "
         f"{plural(found.tokens, 'token')} of text, {found.tokens_per_second:,.0f} tokens/s"
     )
-    windows = f"longer than the context, scored in windows that move by {found.stride:,} tokens"
-    unsaid = "left out, with characters that its tokenizer cannot say"
-    for places, what in ((found.left_out, unsaid), (found.windowed_documents, windows)):
-        if places:
-            more = " …" if len(places) > MAX_LISTED else ""
-            notify(f"{path}: {plural(len(places), 'document')} {what}: {', '.join(places[:MAX_LISTED])}{more}")
+    if found.left_out:
+        places = ", ".join(found.left_out[:MAX_LISTED]) + (" …" if len(found.left_out) > MAX_LISTED else "")
+        left_out = plural(len(found.left_out), "document")
+        notify(f"{path}: {left_out} left out, with characters that its tokenizer cannot say: {places}")
     return loaded, found
 
 
@@ -127,6 +125,5 @@ def as_json(path: Path, loaded: LoadedModel, measurement: Measurement) -> dict[s
         "bytes": measurement.bytes,
         "tokens": measurement.tokens,
         "tokens_per_byte": measurement.tokens / measurement.bytes if measurement.bytes else None,
-        "in_windows": measurement.windowed_documents,
         "tokens_per_second": measurement.tokens_per_second,
     }

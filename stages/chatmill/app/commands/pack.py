@@ -221,7 +221,7 @@ def _sums(folder: Path) -> Iterator[str]:
 
 EPILOG = """examples:
   chatmill pack packed
-  chatmill pack packed --name parcel-helper --force
+  chatmill pack packed --name parcel-helper
 """
 
 
@@ -230,16 +230,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("out", type=Path, metavar="OUT", help="folder to write")
     add("--data", type=Path, default=Path("data"), metavar="FOLDER", help="what the pipeline wrote (default: data)")
     add("--name", default="chatmill", help="the model's name in the card and on the page (default: %(default)s)")
-    add("--force", action="store_true", help="replace a folder that was packed before")
 
 
 def run(options: argparse.Namespace) -> None:
-    is_pack = (options.out / SUMS).is_file() and (options.out / CARD).is_file()
-    if options.out.exists() and not (options.force and is_pack):
-        raise ValueError(
-            f"{options.out}: already exists: name a new folder, or pass --force where it was packed before"
-        )
-    with arguments.new_output(options.out, replaces=True) as place:
+    with arguments.new_output(options.out) as place:
         packed, missing = pack(options.data, place, options.name)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {size / 1e6:,.1f} MB: transformers, {', '.join(packed)}")
