@@ -30,7 +30,7 @@ from chatmill.evaluation.held_out_set import sample_test_set
 from chatmill.evaluation.intervals import wilson
 from chatmill.inference.model_loading import load_model
 
-FILE = Path(__file__).parents[1] / "app/verdict/seed_noise.npz"
+FILE = Path(__file__).parents[1] / "app/seed_noise.npz"
 CONVERSATIONS = 1000
 DRAWS = 400
 MAX_SEEDS = 10  # on each side

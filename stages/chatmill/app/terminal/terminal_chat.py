@@ -45,21 +45,21 @@ class Transcript:
         if not os.access(path.parent, os.W_OK):
             raise ValueError(f"{path.parent}: no permission to write: choose another folder")
         self.path, self.is_created = path, False
-        self._previous_lines, self._line = "", ""
+        self._lines = [""]  # of which the last is that of the current conversation
 
     def write(self, conversation: Conversation) -> None:
-        self._line = to_json_line(conversation)
-        if not self.is_created and not self._line:
-            return
+        self._lines[-1] = to_json_line(conversation)
         if not self.is_created:
+            if not self._lines[-1]:
+                return
             self.path.touch(exist_ok=False)  # another chat may have created it meanwhile
             self.is_created = True
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        temporary.write_text(self._previous_lines + self._line, encoding="utf-8")
+        temporary.write_text("".join(self._lines), encoding="utf-8")
         temporary.replace(self.path)
 
     def start_conversation(self) -> None:
-        self._previous_lines, self._line = self._previous_lines + self._line, ""
+        self._lines.append("")
 
 
 def save_chat(conversation: Conversation, name: str) -> Path:
