@@ -60,24 +60,15 @@ def find_or_fetch(name: str, folder: Path) -> Path:
         message = f"{name}: its model is neither in DVC's cache nor in a remote storage: {where}, or {rebuild}"
         raise ValueError(message) from error
     except (DvcException, AttributeError) as error:  # the latter for a file or folder of a commit, such as HEAD:data
-        known = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
-        remedy = f"run {repro_commands()}" if lacks_git() else known
+        remedy = "`dvc exp list --all-commits` lists the experiments, and no model is downloaded by its name"
         message = f"{name}: no such file or folder, and no experiment, branch, tag or commit either ({error}): {remedy}"
         raise ValueError(message) from error
     raise ValueError(f"{name}: this run has no {' or '.join(map(str, MODEL_FOLDERS))}: {rebuild}")
 
 
 def repro_commands() -> str:
-    """The commands that run the pipeline, in this folder or where they can."""
-    if not Path("dvc.yaml").exists():
-        return "`dvc repro` in the folder of a project"
-    return "`git init && git add -A && git commit -m Start`, then `dvc repro`" if lacks_git() else "`dvc repro`"
-
-
-def lacks_git() -> bool:
-    """Whether this folder holds the project but lies in no git repository, as after unpacking a ZIP; DVC needs one."""
-    folder = Path.cwd()
-    return (folder / "dvc.yaml").exists() and not any((one / ".git").exists() for one in (folder, *folder.parents))
+    """The command that runs the pipeline, in this folder or where it can."""
+    return "`dvc repro`" if Path("dvc.yaml").exists() else "`dvc repro` in the folder of a project"
 
 
 @contextmanager

@@ -27,7 +27,6 @@ PRIVATE = (
     "personal data: a model repeats it; redact: true replaces what is recognised by [email], [phone] and the like, in "
     "logs of chats the names of speakers by [name]; `dvc add FILE` keeps the file itself out of git"
 )
-_MAX_COLUMNS = 16
 _MAX_REASONS = 3  # of which the first case is shown
 _MAX_FILES = 5  # that are named
 _MAX_SHOWN = 600  # characters of a conversation
@@ -89,9 +88,8 @@ def sample_lines(sample: Sample) -> Iterator[str]:
     size = format_size(sum(file.stat().st_size for file in sample.files))
     yield f"{sample.path}: {count}{' and '.join(sorted(sample.words))}, {size}{entries}"
     left_out = [*sample.errors.values(), *(file.name for file in sample.others if file not in sample.errors)]
-    yield from (f"left out: {file}" for file in left_out[:_MAX_FILES])
-    if len(left_out) > _MAX_FILES:
-        yield f"left out: {len(left_out) - _MAX_FILES:,} others"
+    if left_out:
+        yield f"left out: {'; '.join(left_out[:_MAX_FILES])}{' …' if len(left_out) > _MAX_FILES else ''}"
     if not sample.is_complete:
         yield f"all that follows is of a sample, from the beginning of {len(sample.rows):,} file(s)"
     yield ""
@@ -100,17 +98,14 @@ def sample_lines(sample: Sample) -> Iterator[str]:
 
 
 def columns_lines(rows: list[Any]) -> Iterator[str]:
+    """The paths of the columns, each with a value that is not empty."""
     values = by_path(rows)
-    width = min(24, max(map(len, values), default=0))
+    size = min(24, max(map(len, values), default=0))
     yield "columns"
-    for path, found in list(values.items())[:_MAX_COLUMNS]:
+    for path, found in values.items():
         share = "" if len(found) == len(rows) else f" (in {len(found) / len(rows):.0%})"
         example = next((value for value in found if value not in ("", [], {})), found[0])
-        if isinstance(example, list):
-            example = f"{len(example)} × {example[0] if example else ''}"
-        yield shorten(f"  {path:<{width}}{share}  {example}", shutil.get_terminal_size((100, 24)).columns)
-    if len(values) > _MAX_COLUMNS:
-        yield f"  and {len(values) - _MAX_COLUMNS:,} others"
+        yield shorten(f"  {path:<{size}}{share}  {example}", shutil.get_terminal_size((100, 24)).columns)
     yield ""
 
 
@@ -118,15 +113,9 @@ def trial_lines(trial: Trial) -> Iterator[str]:
     what = "documents" if trial.guess.format == "documents" else "conversations"
     yield f"kept: {len(trial.records):,} of {trial.entries:,} {what} ({trial.share:.1%})"
     counts = trial.tally.content()
-    messages = counts["messages"]
-    parts = {name: count for name, count in messages["rejected"].items() if name not in trial.reasons and count}
-    for words, found in (
-        ("rejected:", trial.reasons),
-        (f"left out: of {messages['read']:,} messages", parts),
-        ("changed by rule:", counts["repaired"]),
-    ):
-        if found:
-            yield f"{words} {counts_text(found)}"
+    for words, found in (("rejected", counts["messages"]["rejected"]), ("changed by rule", counts["repaired"])):
+        if any(found.values()):
+            yield f"messages {words}: {counts_text({name: count for name, count in found.items() if count})}"
     for reject in sorted(trial.first.values(), key=lambda reject: reject.part)[:_MAX_REASONS]:  # entries before parts
         yield shorten(f"  {reject.reason}: {reject.place}: {reject.detail}", 200)
     yield ""
@@ -154,15 +143,10 @@ def card_lines(card: Card, names: Counter[str]) -> Iterator[str]:
 
 
 def conversation_lines(trial: Trial) -> Iterator[str]:
-    """The first, the middle and the last conversation as the model will read them; of long ones beginning and end."""
-    last = len(trial.records) - 1
-    for place in sorted({0, (last + 1) // 2, last}):
-        text = trial.records[place].text
-        yield f"─── as the model reads it: {place + 1} of {last + 1} " + "─" * 30
-        if len(text) > _MAX_SHOWN:
-            text = f"{text[: _MAX_SHOWN * 2 // 3]} […] {text[-_MAX_SHOWN // 3 :]}"
-        yield text.rstrip("\n")
-        yield ""
+    """The first conversation as the model will read it; of a long one beginning and end."""
+    text = trial.records[0].text
+    yield f"─── as the model reads it: 1 of {len(trial.records)} " + "─" * 30
+    yield text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN * 2 // 3]} […] {text[-_MAX_SHOWN // 3 :]}"
 
 
 def counts_text(counts: Mapping[str, int]) -> str:

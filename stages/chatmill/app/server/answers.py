@@ -46,7 +46,7 @@ class Answer:
     ) -> None:
         self._model, self._prompt, self._streams = model, prompt, parameters.stream
         self._is_chat, self._returns_ids = isinstance(parameters, ChatRequest), parameters.return_token_ids
-        self._includes_usage = parameters.includes_usage
+        self._includes_usage = parameters.stream_options and parameters.stream_options.include_usage
         self._job = CompletionJob(model.prompt_builder, prompt.ids, config, time_limit)
         name = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{secrets.token_hex(12)}"
         self._head = {"id": name, "created": int(time()), "model": model.name}

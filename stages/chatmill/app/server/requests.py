@@ -75,10 +75,6 @@ class GenerationRequest(ModelRequest):
     def token_limit(self) -> int | None:
         return self.max_tokens
 
-    @property
-    def includes_usage(self) -> bool:
-        return bool(self.stream_options and self.stream_options.include_usage)
-
     def sampling(self, defaults: Sampling, seed: int) -> Sampling:
         """The sampling settings of the request; `seed` is used if it names none."""
         names = [name for name in Sampling.__slots__ if name != "seed"]

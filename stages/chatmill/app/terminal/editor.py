@@ -4,10 +4,12 @@ import os
 import re
 import signal
 import sys
+import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from tty import LFLAG
 from typing import TypeVar
 
 from prompt_toolkit import PromptSession
@@ -30,10 +32,6 @@ from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.sampler import Sampling
 from chatmill.pipeline.processes import USER_ERRORS, error_line
 
-if sys.platform != "win32":
-    import termios
-    from tty import LFLAG
-
 Number = TypeVar("Number", int, float)
 
 
@@ -47,10 +45,9 @@ def use_terminal() -> Iterator[None]:
     terminal, output = create_input(always_prefer_tty=True), create_output(always_prefer_tty=True)
     with create_app_session(input=terminal, output=output), terminal.raw_mode():
         # Keys that are typed during an answer are not echoed, but kept for the next prompt; Ctrl-C remains a signal.
-        if sys.platform != "win32":
-            attributes = termios.tcgetattr(terminal.fileno())
-            attributes[LFLAG] |= termios.ISIG
-            termios.tcsetattr(terminal.fileno(), termios.TCSANOW, attributes)
+        attributes = termios.tcgetattr(terminal.fileno())
+        attributes[LFLAG] |= termios.ISIG
+        termios.tcsetattr(terminal.fileno(), termios.TCSANOW, attributes)
         yield
 
 
