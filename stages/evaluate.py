@@ -6,7 +6,7 @@ from typing import get_args
 
 from chatmill.conversation import TemplateName
 from chatmill.evaluation import sections
-from chatmill.evaluation.answering import answer_all, measure_sense, skills_sections
+from chatmill.evaluation.answering import answer_sample, measure_sense, skills_sections
 from chatmill.evaluation.bits_per_byte import default_stride
 from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.intervals import share
@@ -45,7 +45,7 @@ def main(
     parameters, sample = sections.sample_within_budget(test, parameters, described["parameters"])
     loaded = sections.load_chat(model, onnx, parameters.threads)
     session = ChatSession(*loaded)
-    sample = sections.questions_that_fit(session, sample, parameters.max_tokens)
+    sample = sections.that_fits(session, sample, parameters.max_tokens)
     tokenizer, template = loaded.tokenizer, CHATMILL_TEMPLATES[loaded.template.name].name
 
     # Bits per byte of the test set, under each engine and counted n-grams.
@@ -59,8 +59,8 @@ def main(
     )
 
     # Answers to skills, to talk of the test set, and, where it has questions to a persona, to the free prompts.
-    answers = answer_all(session, sample, prompts, loaded.tools, parameters.max_tokens)
-    shown = answers.shown
+    answers = answer_sample(session, sample, prompts, loaded.tools, parameters.max_tokens)
+    said, true = [one.text for one in answers.free + answers.talk], [one[-1].text for one in sample.talk]
     content = {
         "model": described,
         "template": template,
@@ -68,12 +68,12 @@ def main(
         "bits_per_byte": sections.text_section(corpus, test_set.sources, nats, ngram, trained_only=trained_only),
         "stop_nats_per_turn": corpus.stop_nats_per_turn(nats),
         **skills_sections(sample.questions, answers.skills),
-        "stops_rate": share(answers.stopped),
-        "verbatim": measure_copying(answers.replies, [one.true for one in answers.talk], train),
+        "stops_rate": share([one.stopped for one in answers.skills + (answers.free or answers.talk)]),
+        "verbatim": measure_copying(said, true, train),
         **measure_sense(session, sample.talk_questions, read_records(train), parameters.max_tokens),
         "engines": engines,
         **sections.initial_section(initial, loaded, sample, general, parameters),
         "tokenizer": sections.compression_section(test_set, corpora, template, parameters.compare_tokenizers),
     }
-    samples.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in shown), encoding="utf-8")
+    samples.write_text("".join(json.dumps(one, ensure_ascii=False) + "\n" for one in answers.shown), encoding="utf-8")
     sections.write_metrics(metrics, content)

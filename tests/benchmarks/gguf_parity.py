@@ -24,10 +24,9 @@ from llama_cpp.llama_chat_format import Jinja2ChatFormatter
 import export_gguf
 from chatmill.conversation import Conversation
 from chatmill.engines.engine import Engine
-from chatmill.evaluation.bits_per_byte import token_nats
+from chatmill.evaluation.bits_per_byte import make_scorer
 from chatmill.evaluation.corpus import Corpus
 from chatmill.evaluation.held_out_set import read_test_set
-from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.model_loading import LoadedModel, load_model
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from support.hard_texts import is_refused, make_texts
@@ -175,7 +174,7 @@ def main() -> None:
         corpus = Corpus.from_records(test.records[::step], loaded.tokenizer, loaded.engine.template)
         expected = None
         for engine in (loaded.engine, same_weights.engine, *engines.values()):
-            nats = np.concatenate(token_nats(corpus.documents(), context, make_scorer(engine)))
+            nats = corpus.nats(context, make_scorer(engine))
             bits = corpus.bits_per_byte(nats, trained_only=False)
             expected = expected or bits
             print(f"| bits per byte, {engine.name} | {bits:.6f} | {bits / expected - 1:+.4%} |", flush=True)

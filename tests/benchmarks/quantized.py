@@ -18,16 +18,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "stages"))
 
-import numpy as np  # noqa: E402
-
 import export_onnx  # noqa: E402
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads  # noqa: E402
-from chatmill.evaluation.answering import accuracies, answer_questions  # noqa: E402
-from chatmill.evaluation.bits_per_byte import token_nats  # noqa: E402
+from chatmill.evaluation.answering import accuracies, answer_questions, graded  # noqa: E402
+from chatmill.evaluation.bits_per_byte import make_scorer  # noqa: E402
 from chatmill.evaluation.corpus import Corpus  # noqa: E402
 from chatmill.evaluation.held_out_set import Question, read_test_set, sample_test_set  # noqa: E402
 from chatmill.evaluation.intervals import values_of  # noqa: E402
-from chatmill.evaluation.scoring import make_scorer  # noqa: E402
 from chatmill.inference.chat_session import ChatSession  # noqa: E402
 from chatmill.inference.chat_template import ChatmillTemplate  # noqa: E402
 from chatmill.inference.model_loading import load_engine  # noqa: E402
@@ -48,9 +45,9 @@ class Quality(NamedTuple):
 
 def measure(engine: Engine, corpus: Corpus, questions: list[Question]) -> Quality:
     """Bits per byte of the corpus, and the macro accuracy of the skills."""
-    nats = np.concatenate(token_nats(corpus.documents(), engine.context, make_scorer(engine)))
+    nats = corpus.nats(engine.context, make_scorer(engine))
     session = ChatSession(engine, corpus.tokenizer, ChatmillTemplate(engine.template))
-    right = [answer.correct for answer in answer_questions(session, questions, MAX_TOKENS)]
+    right = graded(questions, answer_questions(session, questions, MAX_TOKENS))
     bits = (corpus.bits_per_byte(nats, trained_only=trained_only) for trained_only in (False, True))
     return Quality(*bits, values_of(accuracies(questions, right)).get("macro"))
 

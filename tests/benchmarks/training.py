@@ -49,7 +49,7 @@ from learning import BATCH, Chatmill, Count, Data, Learner, measure, prepared, r
 from torch import Tensor, nn
 
 from chatmill.checkpoints.configuration import ModelConfig, to_hugging_face
-from chatmill.evaluation.ngram import count_tables, nats_by_order
+from chatmill.evaluation.ngram import nats_by_order
 from chatmill.processor import own_processor
 from chatmill.tokenizer.type_registry import type_names
 
@@ -270,9 +270,9 @@ def describe_machine(threads: int) -> str:
 def show_counted(folder: str) -> None:
     """Print the rows of what is counted or compressed, not trained."""
     data, started = Data(Path(folder)), perf_counter()
-    tables = count_tables(data.train.ids, data.train.offsets, data.vocab_size)
     held_out = data.validation
-    bits = [data.bits_of(nats) for nats in nats_by_order(tables, held_out.ids, held_out.offsets, data.vocab_size)]
+    texts_of_both = (data.train.ids, data.train.offsets), (held_out.ids, held_out.offsets)
+    bits = [data.bits_of(nats) for nats in nats_by_order(*texts_of_both, data.vocab_size)]
     order = min(range(len(bits)), key=lambda i: bits[i][0])
     print(f"{f'counted n-grams, order {order + 1}':63}{'':14}{bits[order][0]:8.3f}{bits[order][1]:11.3f}", end="")
     print(f"   {perf_counter() - started:.0f} s on one core")

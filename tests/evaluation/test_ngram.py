@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.ngram import MAX_ORDER, CountedText, count_tables, nats_by_order, score_with_ngrams
+from chatmill.evaluation.ngram import MAX_ORDER, CountedText, nats_by_order, score_with_ngrams
 from support.tiny import byte_tokenizer
 
 VOCAB_SIZE = 5
@@ -19,13 +19,9 @@ def encoded(texts):
     return np.array([token for text in texts for token in text], np.uint16), np.cumsum([0, *map(len, texts)])
 
 
-def probabilities(tables, texts, vocab_size=VOCAB_SIZE):
+def probabilities(train, texts, vocab_size=VOCAB_SIZE):
     """(orders, N) the probability of each token, 1 for the first of a conversation."""
-    return np.exp(-np.array([*nats_by_order(tables, *encoded(texts), vocab_size)]))
-
-
-def fit(texts, vocab_size=VOCAB_SIZE):
-    return list(count_tables(*encoded(texts), vocab_size))
+    return np.exp(-np.array([*nats_by_order(encoded(train), encoded(texts), vocab_size)]))
 
 
 class Twin:
@@ -68,7 +64,7 @@ class Twin:
 
 @given(trainable, conversations)
 def test_probabilities_are_those_of_dictionaries(train, texts):
-    found = probabilities(fit(train), texts)
+    found = probabilities(train, texts)
     for order in range(1, MAX_ORDER + 1):
         twin = Twin(train, order)
         expected = [
@@ -84,8 +80,8 @@ CONTEXTS = {"seen": [0, 1, 2, 3, 1, 2, 3, 1], "partly seen": [4, 4, 4, 4, 4, 1, 
 
 @pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
 def test_probabilities_of_all_tokens_sum_to_one(context):
-    tables = fit([[0, 1, 2, 3, 1, 2, 3, 1, 1], [0, 2, 3, 1, 2], [0, 1]])
-    found = probabilities(tables, [[*context, token] for token in range(VOCAB_SIZE)])
+    train = [[0, 1, 2, 3, 1, 2, 3, 1, 1], [0, 2, 3, 1, 2], [0, 1]]
+    found = probabilities(train, [[*context, token] for token in range(VOCAB_SIZE)])
     ends = found.reshape(MAX_ORDER, VOCAB_SIZE, len(context) + 1)[:, :, -1]
     np.testing.assert_allclose(ends.sum(axis=1), 1, rtol=1e-12)
     assert (ends > 0).all()
@@ -106,10 +102,10 @@ CONTROLS = ["<|im_start|>", "<|im_end|>", "<|im_start|>", "<|im_start|>", "<|im_
 def test_the_order_is_the_best_on_the_text_of_validation(validation, order):
     """With the control tokens it would be 7."""
     tokenizer, train = byte_tokenizer(), split_of(b"xabcab", b"yabcab", b"abcabz", CONTROLS, CONTROLS)
-    tables = list(count_tables(train.ids, train.offsets, len(tokenizer.token_bytes)))
 
     def nats(split):
-        return [*nats_by_order(tables, split.ids, split.offsets, len(tokenizer.token_bytes))]
+        texts = (train.ids, train.offsets), (split.ids, split.offsets)
+        return [*nats_by_order(*texts, len(tokenizer.token_bytes))]
 
     scored, text = split_of(b"cabd", b"ab"), split_of(validation)
     counted = CountedText(train, split_of(validation, CONTROLS))

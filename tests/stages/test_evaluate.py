@@ -10,7 +10,7 @@ import export_onnx
 from chatmill.conversation import Message, Part, Record, conversation_segments, parse, render, unescape
 from chatmill.datasets.formats.talk import generate
 from chatmill.encoded.token_files import read_meta, read_split, write_meta
-from chatmill.evaluation.answering import answer_prompts
+from chatmill.evaluation.answering import read_prompts
 from chatmill.evaluation.bits_per_byte import nats_of_logits
 from chatmill.evaluation.intervals import wilson
 from chatmill.inference.model_loading import load_engine
@@ -217,7 +217,7 @@ def test_a_test_set_without_conversations_is_refused(folders, tmp_path):
 def test_prompts_that_are_not_utf8_are_refused(folders, tmp_path):
     (tmp_path / "free.txt").write_bytes(b"ok\n\xff\n")
     with pytest.raises(ValueError, match=r"free\.txt: not UTF-8 at byte 3"):
-        answer_prompts(None, tmp_path / "free.txt", (), 4)
+        read_prompts(None, tmp_path / "free.txt", (), 4)
 
 
 def test_a_model_and_an_export_of_different_tokenizers_are_refused(folders, tmp_path):

@@ -16,10 +16,9 @@ from chatmill.conversation import LossKind, Record, Segment
 from chatmill.datasets.formats.example import Document, Example, Reject
 from chatmill.datasets.formats.registry import read_dataset
 from chatmill.engines.engine import as_memory_error
-from chatmill.evaluation.bits_per_byte import default_stride
+from chatmill.evaluation.bits_per_byte import default_stride, make_scorer
 from chatmill.evaluation.corpus import BitsPerByte, Corpus
 from chatmill.evaluation.intervals import Interval, bits_interval
-from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_template import ChatTemplate
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text

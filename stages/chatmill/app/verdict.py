@@ -18,7 +18,7 @@ from chatmill.app.named_models import load_named, named_errors
 from chatmill.app.terminal.text import StyledLine, aligned, shorten, wrap_text
 from chatmill.conversation import Record, parse_record
 from chatmill.engines.engine import Engine
-from chatmill.evaluation.answering import answer_questions
+from chatmill.evaluation.answering import answer_questions, graded
 from chatmill.evaluation.bits_per_byte import bits_per_byte
 from chatmill.evaluation.held_out_set import Question, sample_test_set
 from chatmill.evaluation.intervals import NORMAL_QUANTILE, Estimate, Interval, bits_interval, bootstrap, share
@@ -63,7 +63,7 @@ def measure_runs(
         with named_errors(name):
             text = measure(loaded, documents)
             answers = answer_questions(ChatSession(*loaded, max_tokens=MAX_ANSWER), questions, MAX_ANSWER)
-            run = Run(name, loaded, text, np.array([one.correct for one in answers], bool), _token_ms(loaded.engine))
+            run = Run(name, loaded, text, np.array(graded(questions, answers), bool), _token_ms(loaded.engine))
         yield run
 
 

@@ -23,6 +23,31 @@ MAX_WRONG = 3
 MAX_SAMPLES = 20  # of the replies to the talk of the test set, for the report
 
 
+class Answer(NamedTuple):
+    text: str
+    stopped: bool  # whether the model ended it itself
+
+
+def fits(session: ChatSession, prompt: Conversation, max_tokens: int) -> bool:
+    """Whether a prompt fits into the context, with an answer, at least without its earlier turns."""
+    last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
+    return session.fits(last_turn, max_tokens)
+
+
+def answer(session: ChatSession, prompts: Sequence[Conversation], max_tokens: int, title: str) -> list[Answer]:
+    replies = (session.greedy_reply(prompt, max_tokens) for prompt in progress(prompts, title, unit="answer"))
+    return [Answer(message.text, stopped) for message, stopped in replies]
+
+
+def answer_questions(session: ChatSession, questions: Sequence[Question], max_tokens: int) -> list[Answer]:
+    return answer(session, [one.conversation for one in questions], max_tokens, f"skills with {session.engine.name}")
+
+
+def graded(questions: Sequence[Question], answers: Sequence[Answer]) -> list[bool]:
+    """Which answers are correct."""
+    return [is_correct(one.skill, given.text) for one, given in zip(questions, answers, strict=True)]
+
+
 def is_correct(skill: dict[str, Any], reply: str) -> bool:
     """Whether a reply is correct according to the `skill` of its record.
 
@@ -32,48 +57,12 @@ def is_correct(skill: dict[str, Any], reply: str) -> bool:
     reply = reply.strip()
     if "answers" in skill:
         return reply in skill["answers"]
+    ends = [match.end() for match in re.finditer(r"[.!?](?=\s|$)", reply)]
     has_words = all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", reply) for word in skill["contains"])
-    return has_words and _is_sentences(reply)
+    return has_words and 1 <= len(ends) <= MAX_SENTENCES and ends[-1] == len(reply)
 
 
-def _is_sentences(text: str) -> bool:
-    ends = [match.end() for match in re.finditer(r"[.!?](?=\s|$)", text)]
-    return 1 <= len(ends) <= MAX_SENTENCES and ends[-1] == len(text)
-
-
-def last_turn_fits(session: ChatSession, prompt: Conversation, max_tokens: int) -> bool:
-    """Whether a prompt fits into the context, with an answer, at least without its earlier turns."""
-    last_turn = [message for message in prompt[:-1] if message.role == "system"] + prompt[-1:]
-    return session.fits(last_turn, max_tokens)
-
-
-class Answer(NamedTuple):
-    text: str
-    correct: bool
-    stopped: bool  # whether the model ended it itself
-
-
-def answer_questions(session: ChatSession, questions: list[Question], max_tokens: int) -> list[Answer]:
-    result = []
-    for question in progress(questions, f"skills with {session.engine.name}", unit="question"):
-        message, stopped = session.greedy_reply(question.conversation, max_tokens)
-        result.append(Answer(message.text, is_correct(question.skill, message.text), stopped))
-    return result
-
-
-def wrong_answers(questions: list[Question], answers: list[Answer]) -> dict[str, list[dict[str, str]]]:
-    """Up to MAX_WRONG different wrong answers to questions of each skill, with what is correct."""
-    result: dict[str, list[dict[str, str]]] = defaultdict(list)
-    for question, answer in zip(questions, answers, strict=True):
-        shown, skill = result[question.skill["name"]], question.skill
-        if answer.correct or len(shown) == MAX_WRONG or answer.text in (one["answer"] for one in shown):
-            continue
-        expected = " or ".join(skill["answers"]) if "answers" in skill else ", ".join(skill["contains"])
-        shown.append({"question": question.conversation[-1].text, "answer": answer.text, "expected": expected})
-    return {name: shown for name, shown in sorted(result.items()) if shown}
-
-
-def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "known") -> dict[str, Estimate]:
+def accuracies(questions: Sequence[Question], correct: Sequence[bool], phrasing: str = "known") -> dict[str, Estimate]:
     """Share of correct answers by skill, and `macro`, their mean; empty without questions."""
     by_skill = defaultdict(list)
     for question, answered in zip(questions, correct, strict=True):
@@ -83,89 +72,55 @@ def accuracies(questions: list[Question], correct: list[bool], phrasing: str = "
     return {"macro": mean_of_shares(list(shares.values())), **shares} if shares else {}
 
 
-def skills_sections(questions: list[Question], answers: list[Answer]) -> dict[str, Any]:
+def skills_sections(questions: Sequence[Question], answers: Sequence[Answer]) -> dict[str, Any]:
     """The sections skills and wrong_answers of the metrics; none without questions."""
     if not questions:
         return {}
-    correct = [answer.correct for answer in answers]
-    held_back = accuracies(questions, correct, "held_back")
+    correct = graded(questions, answers)
+    wrong = defaultdict[str, dict[str, dict[str, str]]](dict)  # by skill and answer
+    for question, given, is_right in zip(questions, answers, correct, strict=True):
+        shown, skill = wrong[question.skill["name"]], question.skill
+        if not is_right and len(shown) < MAX_WRONG and given.text not in shown:
+            expected = " or ".join(skill["answers"]) if "answers" in skill else ", ".join(skill["contains"])
+            asked = question.conversation[-1].text
+            shown[given.text] = {"question": asked, "answer": given.text, "expected": expected}
     return {
-        "skills": accuracies(questions, correct) | {"held_back": held_back},
-        "wrong_answers": wrong_answers(questions, answers),
+        "skills": accuracies(questions, correct) | {"held_back": accuracies(questions, correct, "held_back")},
+        "wrong_answers": {name: list(shown.values()) for name, shown in sorted(wrong.items()) if shown},
     }
 
 
-def answer_prompts(
-    session: ChatSession, prompts: Path, tools: Collection[str], max_tokens: int
-) -> list[dict[str, Any]]:
-    """The answers to the prompts in a file, one per line, each a chat in which these tools are declared."""
-    result = []
-    for line in filter(str.strip, read_text(prompts).split("\n")):
-        prompt = declare_tools([Message.from_text("user", line)], tools)
-        if last_turn_fits(session, prompt, max_tokens):
-            message, stopped = session.greedy_reply(prompt, max_tokens)
-            result.append({"prompt": line, "answer": message.text, "stopped": stopped})
-    return result
-
-
-class TalkAnswer(NamedTuple):
-    """The model's reply to a conversation of the test set."""
-
-    conversation: Conversation  # without its last reply
-    reply: str
-    true: str  # the last reply
-    stopped: bool  # whether the model ended it itself
-
-    def sample(self) -> dict[str, Any]:
-        """For the report: the last prompt, the model's reply, the true reply, and how many messages came before."""
-        *before, prompt = self.conversation
-        found = {"prompt": prompt.text, "answer": self.reply, "stopped": self.stopped}
-        return found | {"true": self.true, "messages_before": len(before)}
-
-
-def answer_talk(session: ChatSession, talk: Iterable[Conversation], max_tokens: int) -> list[TalkAnswer]:
-    """The model's last reply to each conversation whose last message fits into the context."""
-    result = []
-    for *prompt, true in progress(list(talk), "answers to look for in the training data", unit="answer"):
-        if true.role == "assistant" and prompt and last_turn_fits(session, prompt, max_tokens):
-            message, stopped = session.greedy_reply(prompt, max_tokens)
-            result.append(TalkAnswer(prompt, message.text, true.text, stopped))
-    return result
+def read_prompts(session: ChatSession, file: Path, tools: Collection[str], max_tokens: int) -> list[Conversation]:
+    """The prompts in a file that fit, one per line, each as a chat in which these tools are declared."""
+    lines = filter(str.strip, read_text(file).split("\n"))
+    prompts = (declare_tools([Message.from_text("user", line)], tools) for line in lines)
+    return [prompt for prompt in prompts if fits(session, prompt, max_tokens)]
 
 
 class Answers(NamedTuple):
-    """What a model answered to a sample of the test set, and to free prompts."""
-
     skills: list[Answer]
-    talk: list[TalkAnswer]
-    free: list[dict[str, Any]]
-
-    @property
-    def stopped(self) -> list[bool]:
-        """Which answers the model ended itself: those to skills, and to free prompts or else to talk."""
-        others = [one["stopped"] for one in self.free] or [one.stopped for one in self.talk]
-        return [one.stopped for one in self.skills] + others
-
-    @property
-    def replies(self) -> list[str]:
-        """The texts of what has no single right answer."""
-        return [one["answer"] for one in self.free] + [one.reply for one in self.talk]
-
-    @property
-    def shown(self) -> list[dict[str, Any]]:
-        """The samples for the report."""
-        return self.free + [one.sample() for one in self.talk[:MAX_SAMPLES]]
+    talk: list[Answer]
+    free: list[Answer]
+    shown: list[dict[str, Any]]  # samples for the report
 
 
-def answer_all(
+def answer_sample(
     session: ChatSession, sample: TestSample, prompts: Path, tools: Collection[str], max_tokens: int
 ) -> Answers:
-    """The answers to a sample; free prompts are asked where it has questions to a persona."""
-    return Answers(
-        answer_questions(session, sample.questions, max_tokens),
-        answer_talk(session, sample.talk, max_tokens),
-        answer_prompts(session, prompts, tools, max_tokens) if sample.talk_questions else [],
-    )
+    """The answers to skills, to talk, and, where the sample has questions to a persona, to free prompts."""
+    talk = [one[:-1] for one in sample.talk]
+    to_skills = answer_questions(session, sample.questions, max_tokens)
+    to_talk = answer(session, talk, max_tokens, "answers to look for in the training data")
+    free = read_prompts(session, prompts, tools, max_tokens) if sample.talk_questions else []
+    to_free = answer(session, free, max_tokens, "free prompts")
+    shown = [_shown(*one) for one in zip(free, to_free, strict=True)]
+    for asked, given, (*_, true) in list(zip(talk, to_talk, sample.talk, strict=True))[:MAX_SAMPLES]:
+        shown.append(_shown(asked, given) | {"true": true.text, "messages_before": len(asked) - 1})
+    return Answers(to_skills, to_talk, to_free, shown)
+
+
+def _shown(prompt: Conversation, given: Answer) -> dict[str, Any]:
+    return {"prompt": prompt[-1].text, "answer": given.text, "stopped": given.stopped}
 
 
 # The sense rate: the share of replies that make sense for a persona's user, who speaks in phrasings never trained on.
@@ -209,25 +164,20 @@ class Parrot:
     def __init__(self, conversations: Iterable[Conversation]) -> None:
         answers = dict[str, str]()
         for conversation in conversations:
-            for message, answer in pairwise(conversation):
-                if message.role == "user" and answer.role == "assistant":
-                    answers.setdefault(fold(message.text), answer.text)
+            for message, reply in pairwise(conversation):
+                if message.role == "user" and reply.role == "assistant":
+                    answers.setdefault(fold(message.text), reply.text)
         self._answers = list(answers.values())
         counts = [Counter(message.split()) for message in answers]
-        self._weights = {
-            word: log((1 + len(counts)) / (1 + documents)) + 1
-            for word, documents in Counter(w for c in counts for w in c).items()
-        }
-        postings: dict[str, list[tuple[int, float]]] = {word: [] for word in self._weights}
+        documents = Counter(word for count in counts for word in count)
+        self._weights = {word: log((1 + len(counts)) / (1 + number)) + 1 for word, number in documents.items()}
+        postings: dict[str, list[tuple[int, float]]] = {word: [] for word in documents}
         for index, count in enumerate(counts):
             vector = {word: times * self._weights[word] for word, times in count.items()}
             norm = sum(value * value for value in vector.values()) ** 0.5
             for word, value in vector.items():
                 postings[word].append((index, value / norm))
-        self._postings = {
-            word: (np.array([i for i, _ in entries]), np.array([value for _, value in entries]))
-            for word, entries in postings.items()
-        }
+        self._postings = {word: tuple(map(np.array, zip(*found, strict=True))) for word, found in postings.items()}
 
     def reply(self, conversation: Conversation) -> str:
         """The answer to the message nearest to the last one; empty without training conversations."""

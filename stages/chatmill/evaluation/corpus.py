@@ -66,27 +66,27 @@ class Corpus:
         scored, since it has no context. `has_roles` is by default true for each.
         """
         encoded = tokenizer.encode_conversations(documents)
-        is_scored = tokenizer.is_text[encoded.ids] & np.isin(encoded.loss, list(scored))
-        is_scored[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = False
-        texts = [tokenizer.token_bytes[i] if is_text else b"" for i, is_text in enumerate(tokenizer.is_text)]
+        is_text, begins = tokenizer.is_text[encoded.ids], encoded.offsets[:-1][np.diff(encoded.offsets) > 0]
+        is_scored = is_text & np.isin(encoded.loss, list(scored))
+        is_scored[begins] = False
+        texts = [token if said else b"" for token, said in zip(tokenizer.token_bytes, tokenizer.is_text, strict=True)]
         begins_added = np.zeros(len(encoded.ids), bool)
         if escaped:
-            ends, begins = (np.array(found)[encoded.ids] for found in zip(*map(_edges, texts), strict=True))
-            begins_added[1:] = begins[1:] & ends[:-1]
-            texts = [token.replace(b"<\\", b"<") for token in texts]
+            before_escape = np.array([text.endswith(b"<") for text in texts])[encoded.ids]
+            is_backslash = np.array([text.startswith(b"\\") for text in texts])[encoded.ids]
+            begins_added[1:] = is_backslash[1:] & before_escape[:-1]
+            texts = [text.replace(b"<\\", b"<") for text in texts]
         elif tokenizer.leading_space:  # which the template puts before each span of text
-            is_text = tokenizer.is_text[encoded.ids]
             begins_added[1:] = ~is_text[:-1]
-            begins_added[encoded.offsets[:-1][np.diff(encoded.offsets) > 0]] = True
+            begins_added[begins] = True
             begins_added &= is_text
         is_trained = encoded.loss == LossKind.TRAINED
         roles = np.ones(len(documents), bool) if has_roles is None else np.array(has_roles, bool)
         corpus = cls(tokenizer, encoded.ids, encoded.offsets, is_scored, is_trained, texts, begins_added, roles)
-        sums = np.concatenate(([0], np.cumsum(corpus.num_bytes)))[corpus.offsets]
-        spaces = tokenizer.leading_space and not escaped
-        assert np.diff(sums).tolist() == [text_bytes(one, escaped=escaped, spaces=spaces) for one in documents], (
-            "the bytes of the tokens differ from those of the text"
-        )
+        said = [unescape(text) if escaped else text for text in _texts(documents)]
+        spaces = len(said) if tokenizer.leading_space and not escaped else 0
+        num_bytes = sum(len(text.encode()) for text in said) - spaces
+        assert corpus.num_bytes.sum() == num_bytes, "the bytes of the tokens differ from those of the text"
         return corpus
 
     @cached_property
@@ -96,16 +96,13 @@ class Corpus:
         num_bytes: np.ndarray = lengths[self.ids] - self.begins_added
         return num_bytes
 
-    def documents(self) -> list[np.ndarray]:
-        return self.by_document(self.ids)
-
     def by_document(self, values: np.ndarray) -> list[np.ndarray]:
         """The values (N,) of the tokens of each conversation."""
         return np.split(values, self.offsets[1:-1])
 
     def nats(self, context: int, score_windows: WindowScorer, stride: int | None = None) -> np.ndarray:
         """(N,) float64: the nats of each token under a model with this context; 0 for the first of a conversation."""
-        return np.concatenate(token_nats(self.documents(), context, score_windows, stride))
+        return np.concatenate(token_nats(self.by_document(self.ids), context, score_windows, stride))
 
     def bits(self, nats: np.ndarray, *, trained_only: bool = False, documents: np.ndarray | None = None) -> BitsPerByte:
         """Bits per byte of all text, None for a model trained on answers alone, and of the assistant's text."""
@@ -145,23 +142,14 @@ class Corpus:
         return float(ends.mean()) if len(ends) else None
 
 
-def _edges(token: bytes) -> tuple[bool, bool]:
-    """Whether a token ends with what an escape follows, and whether it begins with what may be an escape."""
-    return token.endswith(b"<"), token.startswith(b"\\")
-
-
-def _texts(segments: Iterable[Segment]) -> Iterator[str]:
+def _texts(documents: Iterable[Iterable[Segment]]) -> Iterator[str]:
     """The text of each span between control tokens."""
-    return ("".join(segment.text for segment in span) for span in spans(segments) if not span[0].control)
-
-
-def text_bytes(segments: Iterable[Segment], *, escaped: bool, spaces: bool) -> int:
-    """Bytes of a conversation's text, without control tokens, escapes, and the `spaces` with which spans begin."""
-    return sum(len((unescape(text) if escaped else text).encode()) - spaces for text in _texts(segments))
+    for segments in documents:
+        yield from ("".join(segment.text for segment in span) for span in spans(segments) if not span[0].control)
 
 
 def bytes_per_token(documents: Sequence[list[Segment]], tokenizer: ChatTokenizer) -> float | None:
     """Mean bytes of text, without escapes, of a text token; None where there is none. No control tokens are needed."""
-    texts = [text for segments in documents for text in _texts(segments)]
+    texts = list(_texts(documents))
     tokens = sum(map(len, tokenizer.encode(texts)))
     return sum(len(unescape(text).encode()) for text in texts) / tokens if tokens else None

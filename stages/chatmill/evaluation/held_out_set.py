@@ -1,8 +1,9 @@
 """The test conversations and documents on which models are measured."""
 
-import heapq
+from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,36 +41,11 @@ class TestSample(NamedTuple):
     talk_questions: dict[str, list[Question]]  # to a persona, by their kind (talk_kind)
     talk: list[Conversation]  # conversations without `skill` that end with a true answer, in the order of their hashes
 
-    @property
-    def num_questions(self) -> int:
-        return len(self.questions) + sum(map(len, self.talk_questions.values()))
-
 
 class Line(NamedTuple):
-    number: int
+    digest: int
+    number: int  # different for each line
     record: Record
-
-
-class SmallestHashes:
-    """Of the records that are added, the `limit` ones whose texts have the smallest hashes; all for None.
-
-    A record that is added to the data takes the place of at most one other.
-    """
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._heap: list[tuple[int, int, Record]] = []  # the largest hash first
-
-    def add(self, digest: int, line: Line) -> None:
-        entry = -digest, -line.number, line.record
-        if self._limit is None or len(self._heap) < self._limit:
-            heapq.heappush(self._heap, entry)
-        elif self._heap:
-            heapq.heappushpop(self._heap, entry)
-
-    def lines(self) -> list[Line]:
-        """The records, the smallest hash first."""
-        return [Line(-number, record) for _, number, record in sorted(self._heap, key=lambda e: e[:2], reverse=True)]
 
 
 def read_test_set(file: Path, limit: int | None = None) -> TestSet:
@@ -86,33 +62,44 @@ def sample_test_set(
     Of the `conversations` for bits per byte, MIN_OF_SOURCE are from each source, or as many as it has or as there is
     room for, and the others from the whole file; they are in its order, all of it for None. `questions` is the number
     of those of each skill and phrasing, the first ones; `talk` that of conversations without `skill`, and
-    `talk_questions` that of each kind of question to a persona, by hash. Raises ValueError with file and line.
+    `talk_questions` that of each kind of question to a persona. Texts with the smallest hashes are in the sample, so
+    that a record which is added to the data takes the place of at most one other. Raises ValueError with file and line.
     """
-    drawn, drawn_talk = SmallestHashes(conversations), SmallestHashes(talk)
-    by_source: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(MIN_OF_SOURCE))
-    by_kind: defaultdict[str, SmallestHashes] = defaultdict(lambda: SmallestHashes(talk_questions))
-    counts: Counter[tuple[str, str]] = Counter()
-    asked: list[tuple[int, Line]] = []
+    drawn, drawn_talk, asked = list[Line](), list[Line](), list[tuple[int, Line]]()
+    by_source, by_kind = defaultdict[str, list[Line]](list), defaultdict[str, list[Line]](list)
+    counts = Counter[tuple[str, str]]()
     for line in _read_lines(file):
-        record, digest = line.record, text_hash(line.record.text)
-        drawn.add(digest, line)
-        by_source[record.source].add(digest, line)
-        if record.skill is None:
-            if ends_with_true_answer(record):
-                drawn_talk.add(digest, line)
-        elif record.skill["name"] in TALK_SKILLS:
-            by_kind[talk_kind(record.skill)].add(digest, line)
-        elif "answers" in record.skill or "contains" in record.skill:
-            counts[kind := (record.skill["name"], record.skill["phrasing"])] += 1
+        skill = line.record.skill
+        if conversations is None:
+            drawn.append(line)
+        else:
+            _keep_smallest(drawn, line, conversations)
+            _keep_smallest(by_source[line.record.source], line, MIN_OF_SOURCE)
+        if skill is None:
+            if ends_with_true_answer(line.record):
+                _keep_smallest(drawn_talk, line, talk)
+        elif skill["name"] in TALK_SKILLS:
+            _keep_smallest(by_kind[talk_kind(skill)], line, talk_questions)
+        elif "answers" in skill or "contains" in skill:
+            counts[kind := (skill["name"], skill["phrasing"])] += 1
             if counts[kind] <= questions:
                 asked.append((counts[kind] - 1, line))
-    selected = _with_every_source(drawn.lines(), [one.lines() for one in by_source.values()], conversations)
+    if conversations is not None:
+        room = max(1, conversations // len(by_source))
+        of_sources = (lines[:room] for lines in by_source.values())
+        drawn = list({line.number: line for line in chain(*of_sources, drawn)}.values())[:conversations]
     return TestSample(
-        _parse_lines(file, sorted(selected, key=lambda line: line.number)),
+        _parse_lines(file, sorted(drawn, key=lambda line: line.number)),
         [_question(file, line, rank) for rank, line in asked],
-        {kind: [_question(file, line, rank) for rank, line in enumerate(one.lines())] for kind, one in by_kind.items()},
-        [_parse_line(file, line) for line in drawn_talk.lines()],
+        {kind: [_question(file, line, rank) for rank, line in enumerate(lines)] for kind, lines in by_kind.items()},
+        [_parse_line(file, line) for line in drawn_talk],
     )
+
+
+def _keep_smallest(kept: list[Line], line: Line, limit: int) -> None:
+    """Add a line to those with the smallest hashes, in their order."""
+    insort(kept, line)
+    del kept[limit:]
 
 
 def ends_with_true_answer(record: Record) -> bool:
@@ -127,28 +114,15 @@ def talk_kind(skill: dict[str, Any]) -> str:
     return "noisy" if skill["noisy"] else "first" if skill["turn"] == 1 else "later"
 
 
-def _with_every_source(drawn: list[Line], by_source: list[list[Line]], limit: int | None) -> Iterable[Line]:
-    if limit is None:
-        return drawn
-    room = max(1, limit // len(by_source))
-    selected = {line.number: line for lines in by_source for line in lines[:room]}
-    for line in drawn:
-        if len(selected) >= limit:
-            break
-        selected[line.number] = line
-    return list(selected.values())[:limit]
-
-
 def _read_lines(file: Path) -> Iterator[Line]:
     number = 0
     for number, record in enumerate(read_records(file), start=1):
-        yield Line(number, record)
+        yield Line(text_hash(record.text), number, record)
     if number == 0:
         raise ValueError(f"{file}: no conversations: raise mix.test_share, or add data")
 
 
-def _parse_lines(file: Path, lines: Iterable[Line]) -> TestSet:
-    lines = list(lines)
+def _parse_lines(file: Path, lines: Sequence[Line]) -> TestSet:
     return TestSet([line.record for line in lines], [_parse_line(file, line) for line in lines])
 
 

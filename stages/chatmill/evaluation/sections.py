@@ -13,13 +13,12 @@ from chatmill.checkpoints.weights import read_weights, weight_files
 from chatmill.conversation import LossKind, Segment, TemplateName, record_segments
 from chatmill.engines.engine import ONNX_FILES
 from chatmill.engines.onnx_engine import graph_bytes
-from chatmill.evaluation.answering import accuracies, answer_questions, last_turn_fits
-from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, rounded
+from chatmill.evaluation.answering import accuracies, answer_questions, fits, graded
+from chatmill.evaluation.bits_per_byte import baselines, bits_per_byte, make_scorer, rounded
 from chatmill.evaluation.corpus import Corpus, bytes_per_token
 from chatmill.evaluation.held_out_set import Question, TestSample, TestSet, sample_test_set
 from chatmill.evaluation.intervals import Estimate, bits_interval, field_of, values_of
 from chatmill.evaluation.ngram import NgramScore
-from chatmill.evaluation.scoring import make_scorer
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import LoadedModel, engine_names, load_engine, load_model
@@ -82,15 +81,18 @@ def sample_within_budget(
     return found, sample_test_set(test, *limits)
 
 
-def questions_that_fit(session: ChatSession, sample: TestSample, max_tokens: int) -> TestSample:
-    """The sample, without the questions that do not fit into the context; their number is logged."""
+def that_fits(session: ChatSession, sample: TestSample, max_tokens: int) -> TestSample:
+    """The sample, without what does not fit into the context; of how many questions this is true is logged."""
 
     def fitting(questions: list[Question]) -> list[Question]:
-        return [one for one in questions if last_turn_fits(session, one.conversation, max_tokens)]
+        return [one for one in questions if fits(session, one.conversation, max_tokens)]
 
-    talk = {kind: kept for kind, asked in sample.talk_questions.items() if (kept := fitting(asked))}
-    short = sample._replace(questions=fitting(sample.questions), talk_questions=talk)
-    if left_out := sample.num_questions - short.num_questions:
+    kinds = {kind: kept for kind, asked in sample.talk_questions.items() if (kept := fitting(asked))}
+    answered = (one for one in sample.talk if one[:-1] and one[-1].role == "assistant")
+    talk = [one for one in answered if fits(session, one[:-1], max_tokens)]
+    short = sample._replace(questions=fitting(sample.questions), talk_questions=kinds, talk=talk)
+    before, after = (len(one.questions) + sum(map(len, one.talk_questions.values())) for one in (sample, short))
+    if left_out := before - after:
         room = session.engine.context
         log("evaluate", f"questions that do not fit into a context of {room} are left out: {left_out}")
     return short
@@ -191,7 +193,7 @@ def compare_engines(
         if not result:
             nats_of_pytorch = nats
         session = ChatSession(engine, corpus.tokenizer, CHATMILL_TEMPLATES[template])
-        correct = [answer.correct for answer in answer_questions(session, few, parameters.max_tokens)]
+        correct = graded(few, answer_questions(session, few, parameters.max_tokens))
         result[name] = {
             "bits_per_byte": corpus.bits_per_byte(nats, trained_only=trained_only),
             "skills_macro": accuracies(few, correct).get("macro"),
@@ -232,7 +234,7 @@ def initial_section(
         template = loaded.template
         answers = _scored(loaded, [template.full_conversation(one, train) for one, train in talk])
         session = ChatSession(*loaded)
-        correct = [one.correct for one in answer_questions(session, questions, parameters.max_tokens)]
+        correct = graded(questions, answer_questions(session, questions, parameters.max_tokens))
         result[name] = {
             "general": _bits(*_scored(loaded, [template.text(one) for one in paragraphs]), trained=False),
             "answers": _bits(*answers, trained=True),

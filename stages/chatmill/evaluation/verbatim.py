@@ -5,7 +5,8 @@ has the same words; its copied stretch is the longest run of its words that stan
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,83 +17,43 @@ from chatmill.evaluation.intervals import share
 from chatmill.record_files import read_records
 
 MAX_TRAIN_BYTES = 200_000_000  # that are searched, of a larger file a sample by hash
+SEARCHED_AT_ONCE = 1000  # answers
 
 Words = tuple[str, ...]
 _WORD = re.compile(r"\w+")
 
 
-class Stretches:
-    """Finds the longest runs of words of some texts in others that are read one after another.
+def longest_runs(texts: Sequence[Words], others: Iterable[Words]) -> list[int]:
+    """For each text the words of its longest run that stands in one of the others, which are read once."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(chain.from_iterable(texts)), start=1)}
+    own, longest = _numbered(texts, numbers), np.zeros(len(texts), np.int64)
+    owners = np.repeat(np.arange(len(texts)), [len(text) + 1 for text in texts])
+    read = iter(others)
+    while some := list(islice(read, SEARCHED_AT_ONCE)):
+        for length, places in enumerate(_runs_in_common(own, _numbered(some, numbers)), start=1):
+            np.maximum.at(longest, owners[places], length)
+    return longest.tolist()
 
-    It is the suffix automaton of the texts (Blumer et al. 1985), so that time is linear in all of them, and memory in
-    the words of the texts that it is made of alone.
-    """
 
-    def __init__(self, texts: Sequence[Words]) -> None:
-        self._next: list[dict[str | int, int]] = [{}]
-        self._link, self._length = [-1], [0]
-        self._found = [0]  # for each state the words of its longest string that was found
-        self._ends: list[list[int]] = []  # of each text the states of its prefixes
-        last = 0
-        for number, text in enumerate(texts):
-            states = []
-            for word in text:
-                last = self._extend(last, word)
-                states.append(last)
-            self._ends.append(states)
-            last = self._extend(last, number)  # which no text contains
+def _numbered(texts: Iterable[Words], numbers: Mapping[str, int]) -> np.ndarray:
+    """The numbers of all words, 0 for those that have none, and 0 after each text."""
+    return np.array([number for text in texts for number in (*(numbers.get(word, 0) for word in text), 0)], np.int64)
 
-    def search(self, text: Words) -> None:
-        state = length = 0
-        for word in text:
-            while state and word not in self._next[state]:
-                state = self._link[state]
-                length = self._length[state]
-            if word in self._next[state]:
-                state, length = self._next[state][word], length + 1
-                self._found[state] = max(self._found[state], length)
 
-    def longest(self) -> list[int]:
-        """The words of the longest run of each text that was found so far."""
-        found = list(self._found)
-        for state in sorted(range(1, len(found)), key=self._length.__getitem__, reverse=True):
-            link = self._link[state]
-            if found[state] and link:  # the strings of the linked state are suffixes of what was found
-                found[link] = self._length[link]
-        for state in sorted(range(1, len(found)), key=self._length.__getitem__):
-            found[state] = found[state] or found[self._link[state]]
-        return [max((found[state] for state in states), default=0) for states in self._ends]
-
-    def _extend(self, last: int, word: str | int) -> int:
-        """Append a word to the text that ends in a state: the state of the longer text."""
-        state = self._add({}, self._length[last] + 1)
-        while last >= 0 and word not in self._next[last]:
-            self._next[last][word] = state
-            last = self._link[last]
-        if last >= 0:
-            self._link[state] = self._split(last, word)
-        else:
-            self._link[state] = 0
-        return state
-
-    def _split(self, last: int, word: str | int) -> int:
-        """The state after a word in another one, divided where it also stands for longer strings."""
-        other = self._next[last][word]
-        if self._length[other] == self._length[last] + 1:
-            return other
-        clone = self._add(dict(self._next[other]), self._length[last] + 1)
-        self._link[clone], self._link[other] = self._link[other], clone
-        while last >= 0 and self._next[last].get(word) == other:
-            self._next[last][word] = clone
-            last = self._link[last]
-        return clone
-
-    def _add(self, following: dict[str | int, int], length: int) -> int:
-        self._next.append(following)
-        self._link.append(0)
-        self._length.append(length)
-        self._found.append(0)
-        return len(self._next) - 1
+def _runs_in_common(own: np.ndarray, read: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the places in `own` where runs of 1, 2, … words begin that also stand in `read`."""
+    places, others = np.flatnonzero(own), np.flatnonzero(read)
+    runs, other_runs = own[places], read[others]  # a number for each different run
+    for length in count(1):
+        same, others_same = np.isin(runs, other_runs), np.isin(other_runs, runs)
+        places, others = places[same], others[others_same]
+        if not len(places):
+            return
+        yield places
+        _, shorter = np.unique(np.concatenate((runs[same], other_runs[others_same])), return_inverse=True)
+        words, other_words = own[places + length], read[others + length]
+        runs, other_runs = shorter[: len(places)] * len(own) + words, shorter[len(places) :] * len(own) + other_words
+        places, runs = places[words > 0], runs[words > 0]  # a run ends with its text
 
 
 def words(text: str) -> Words:
@@ -123,17 +84,18 @@ def measure_copying(answers: list[str], true_answers: list[str], train: Path) ->
     The training data are read once. A text without words is no copy.
     """
     own = [words(text) for text in (*answers, *true_answers)]
-    wanted, found = set(own) - {()}, set()
-    automaton = Stretches(own)
-    for text in sampled_answers(train):
-        given = words(text)
-        automaton.search(given)
-        if given in wanted:
-            found.add(given)
-    verbatim, stretches = [text in found for text in own], automaton.longest()
+    wanted, found = set(own) - {()}, set[Words]()
+
+    def given() -> Iterator[Words]:
+        for answer in map(words, sampled_answers(train)):
+            if answer in wanted:
+                found.add(answer)
+            yield answer
+
+    stretches = longest_runs(own, given())
     model, true = (
         {
-            "share": share(verbatim[part]),
+            "share": share([text in found for text in own[part]]),
             "longest_mean": float(np.mean(stretches[part])) if stretches[part] else None,
             "longest_max": max(stretches[part], default=None),
         }

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
 from chatmill.encoded.token_files import EncodedSplit
+from chatmill.evaluation.bits_per_byte import make_batch_scorer
 from chatmill.evaluation.corpus import Corpus
-from chatmill.evaluation.scoring import make_batch_scorer
 from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel
 from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder

@@ -29,8 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chatmill.conversation import BOS, PAD, LossKind, Segment
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, sliding_windows
-from chatmill.evaluation.scoring import group_by_size
+from chatmill.evaluation.bits_per_byte import bits_per_byte, default_stride, group_by_size, sliding_windows
 from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
 from chatmill.processor import own_processor
