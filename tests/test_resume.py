@@ -133,7 +133,7 @@ def test_a_kill_at_any_moment_changes_no_byte_and_leaves_nothing(tokens, uninter
     assert code == 0 and (output == "" or RESUMES.fullmatch(output))  # it may have been killed before a state
     assert run.results() == whole.results()
     assert sorted(os.listdir(run.folder)) == [".cache", "model", "params.yaml", "train.tsv"]
-    assert set(os.listdir(run.folder / ".cache")) == {"locks", "seconds"}
+    assert set(os.listdir(run.folder / ".cache")) == {"locks"}
 
 
 @pytest.mark.slow
