@@ -112,6 +112,7 @@ def test_documents_have_bits_of_their_own_and_no_part_in_those_of_the_assistant(
     chats = metrics(tmp_path)
     assert chats["bits_per_byte"]["assistant"] == pytest.approx(found["bits_per_byte"]["assistant"], abs=2e-6)
     assert chats["bits_per_byte"]["all"] == chats["bits_per_byte"]["by_source"]["talk"] == sources["talk"]
-    for name in ("stop_nats_per_turn", "stops_rate"):
-        assert chats[name] == pytest.approx(found[name], abs=2e-6)
+    assert chats["stops_rate"] == found["stops_rate"]
+    # windows are scored in other batches, whose sums can differ in the last of the six decimals
+    assert chats["stop_nats_per_turn"] == pytest.approx(found["stop_nats_per_turn"], abs=1.5e-6)
     assert chats["tokenizer"]["tokens_per_message"] == found["tokenizer"]["tokens_per_message"]
