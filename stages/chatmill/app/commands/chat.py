@@ -21,6 +21,7 @@ EPILOG = """examples:
   chatmill chat                                        a conversation in the terminal
   chatmill chat -p "What is 48 times 7?"               one answer, which alone is on stdout
   chatmill chat -p "Answer this letter:" < letter.txt  a file, or a pipe, is appended to the prompt
+  chatmill chat --model ~/models/qwen -i -p "Hello!" --output chats/
   chatmill chat --load "chats/letter.jsonl 2"          the second chat of a file
 """
 

@@ -22,10 +22,15 @@ MAX_LISTED = 3  # places of documents that are left out
 EPILOG = """examples:
   chatmill evaluate data/model --data data/chat/test.jsonl
   chatmill evaluate data/model ~/models/qwen --data data/chat/test.jsonl --data letter.txt
-  chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl --limit 100
+  chatmill evaluate data/model --data data/raw/dialogues.txt --format dailydialog --limit 100
+  chatmill evaluate HEAD my-experiment --data data/chat/test.jsonl
 
-Control tokens are not scored. Intervals are of 95 %, by a bootstrap over the
-documents; those of differences are paired.
+Control tokens are not scored. A document longer than the context is scored in
+windows that overlap by half; with --stride N they move by N tokens, and do not
+overlap if N is the context, as in lm-evaluation-harness. Models with different
+templates are scored on different text around the messages: compare their rows
+"the assistant's". Intervals are of 95 %, by a bootstrap over the documents;
+those of differences are paired.
 """
 
 

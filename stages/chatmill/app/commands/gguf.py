@@ -13,6 +13,11 @@ EPILOG = """examples:
   chatmill gguf ~/models/SmolLM2-135M-Instruct ~/models/smollm-gguf --quantize q8_0 q4_0
   llama-cli -m exported/gguf/model-q8_0.gguf
   ollama create my-model -f exported/gguf/Modelfile
+
+OUT gets model-f32.gguf, a file for each quantization, and the Modelfile for
+ollama. A model whose tokenizer or shape llama.cpp does not have is refused
+with the reason, and with a text to which it would give other tokens if one
+is found.
 """
 
 

@@ -222,6 +222,10 @@ def _sums(folder: Path) -> Iterator[str]:
 EPILOG = """examples:
   chatmill pack packed
   chatmill pack packed --name parcel-helper
+
+The folder has what transformers, transformers.js, ONNX Runtime GenAI, llama.cpp
+and ollama load, the tokenizer in other formats, a page that chats, a model card
+with figures from the metrics, and SHA256SUMS. The same run gives the same bytes.
 """
 
 

@@ -135,7 +135,9 @@ EPILOG = """examples:
   chatmill page --model data/export/onnx -o chat.html
   chatmill page --model ~/models/SmolLM2-135M-Instruct -o smollm.html --name SmolLM2
 
-The page opens from disk, or from any static host, and connects to nothing.
+The page opens from disk, or from any static host, and connects to nothing. Its
+weights are int8. A model that is larger than browsers open, or of another shape
+than Llama, Mistral, Qwen2 and Qwen3, is refused with the reason.
 """
 
 

@@ -201,6 +201,11 @@ def _prompt(template: ChatTemplate, system: list[str]) -> bytes:
 EPILOG = """examples:
   chatmill qwen3c data/model exported/qwen3c
   runq exported/qwen3c/model.bin -t 0
+
+OUT gets model.bin, and beside it the tokenizer and the prompts that the engine
+looks for. A model whose shape the file cannot express is refused with the
+reason. The engine does not escape what a user types: a control token's name
+becomes the token.
 """
 
 

@@ -7,7 +7,10 @@ from pathlib import Path
 from chatmill.app.commands.verify import BROKEN_LINK, Finding, Survey, chosen_remote
 from chatmill.app.project import exclusive, is_broken_link, leftovers, open_project
 
-EPILOG = "Inputs are never removed: the commands that restore them are printed."
+EPILOG = """Removed are damaged objects of DVC's cache and damaged outputs of stages; a sound copy
+in the other place is used first. A broken dvc.lock is restored from git's HEAD. Inputs are
+never removed: the commands that restore them are printed.
+"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

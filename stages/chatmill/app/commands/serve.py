@@ -26,6 +26,7 @@ LOCAL_HOSTS = ("127.0.0.1", "localhost", "[")  # the last is what starlette read
 MAX_SECONDS = 86_400
 EPILOG = """examples:
   chatmill serve                                        the model of this folder, on http://127.0.0.1:8000
+  chatmill serve --open                                 the same, and its page opens in the browser
   chatmill serve --open --load "my chat.jsonl"          … with a chat that `chatmill chat` saved
   chatmill serve --model data/model --model data/export/onnx
   CHATMILL_API_KEY=… chatmill serve --host 0.0.0.0 --allow-host my-machine

@@ -292,7 +292,10 @@ def chosen_remote(project: Project, name: str) -> str:
 
 # The command.
 
-EPILOG = "Exits with 0 if everything is in order, else with 1 after a line for each file."
+EPILOG = """Every file is read again: DVC trusts the time and size of a file that it has seen,
+and the mode of a cached one. `chatmill repair` removes or restores what is damaged.
+Exits with 0 if everything is in order, else with 1 after a line for each file.
+"""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
