@@ -232,7 +232,7 @@ def _is_sound_run(file: Path) -> bool:
     if yaml_problem(content, COMPILED_LOCK_FILE_STAGE_SCHEMA) or not content.endswith(b"\n"):
         return False
     entry = parse_yaml(content)
-    last = entry.get("outs", [{}])[-1]
+    last = (entry.get("outs") or [{}])[-1]
     has_sizes = "size" in last and ("nfiles" in last or not last.get("md5", "").endswith(".dir"))
     return has_sizes and bool(dict_sha256(entry, exclude=["size", "nfiles"]) == file.name)
 

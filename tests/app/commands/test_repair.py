@@ -116,6 +116,7 @@ def test_what_a_full_disk_left_is_removed(project, repair):
     entry.parent.mkdir(parents=True)
     for file in (left, entry):
         file.write_text("number = 1\n")
+    (entry.parents[1] / "empty").write_text("cmd: work\nouts: []\n")
     repair()
     assert not left.exists() and not entry.parents[2].exists()
 
