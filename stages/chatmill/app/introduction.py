@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from chatmill.app.terminal.text import plural
 from chatmill.inference.model_loading import LoadedModel
 from chatmill.report.markup import get_nested
 
@@ -29,7 +30,8 @@ def introduce(path: Path, loaded: LoadedModel, num_bytes: int) -> dict[str, Any]
         if get_nested(evaluation, "tokenizer", "fingerprint") == loaded.tokenizer.fingerprint:
             read = get_nested(mix, "read", default={}).items()
             kept = sorted(((get_nested(counts, "messages", "kept"), name) for name, counts in read), reverse=True)
-            texts = f"on {', '.join(f'{name} ({count:,} messages)' for count, name in kept)}"
+            counted = ", ".join(f"{name} ({plural(count, 'message')})" for count, name in kept)
+            texts = f"on {counted}"
             prompts = sample_prompts(_content(data / "samples.jsonl"))
     layers, width = (config.get(key) for key in ("num_hidden_layers", "hidden_size"))
     shape = f"{layers} layers of {width} channels, " if layers and width else ""

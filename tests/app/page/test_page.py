@@ -203,7 +203,7 @@ def test_a_page_from_disk_chats_without_a_network(browser, tmp_path, model):
         requests = []
         page.on("request", lambda request: requests.append(request.url))
         expect(page.locator("#model")).to_have_value(HOSTILE)
-        expect(page.locator("#start")).to_contain_text("Trained on <b> (1 messages).")
+        expect(page.locator("#start")).to_contain_text("Trained on <b> (1 message).")
         page.get_by_role("button", name="Hi", exact=True).click()
         answer = finished(page)
         expect(page.locator("#start")).to_be_hidden()
