@@ -16,14 +16,13 @@ import lzma
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from chatmill.pipeline.progress import progress
 
 if TYPE_CHECKING:
-    from chatmill.engines.engine import Engine
     from chatmill.model.chat_model import ChatModel
 
 LOGIT_ROWS = 1024  # at a time, since each takes twice its memory while it is summed
@@ -90,7 +89,15 @@ def token_nats(
     return result
 
 
-def make_scorer(engine: "Engine") -> WindowScorer:
+class LogitsEngine(Protocol):
+    """What scoring needs of an engine, so that it depends on none."""
+
+    @property
+    def name(self) -> str: ...
+    def sequence_logits(self, ids: Sequence[int], /) -> np.ndarray: ...
+
+
+def make_scorer(engine: LogitsEngine) -> WindowScorer:
     """A scorer in batches for the project's own network, or of one window at a time for other engines."""
     if (network := getattr(engine, "model", None)) is not None:
         return make_batch_scorer(network)
