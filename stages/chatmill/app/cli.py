@@ -1,6 +1,8 @@
 """The program `chatmill`: each command is a module of chatmill.app.commands, imported when it is called."""
 
 import argparse
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -31,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code. An error of the user is one line on stderr and exit code 1."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     open_closed_streams()
+    atexit.register(gc.freeze)  # else what PyTorch imported is searched for garbage at exit, for half a second
     try:
         options = build_parser(*arguments[:1]).parse_args(arguments)
         code: int | None = options.run(options)
