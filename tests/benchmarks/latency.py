@@ -5,9 +5,10 @@
 MODEL is a folder that train_model wrote, or 30M or 100M: an untrained model of that size (default: both).
 Installed peers are included: transformers, onnxruntime-genai, ctranslate2, and llama-cpp-python with gguf. All answer
 the same prompts in turn, round after round, each in a process of its own that is stopped while others run. Before each
-prompt, the limits of the machine are measured with the same threads. Cells are medians over the rounds: milliseconds to
-the first token / for each next one. Ratios are taken within a round; their least and largest are in parentheses, and
-after them is the ratio of the fastest times, which other processes of the machine did not slow down. With --busy,
+prompt, the memory bandwidth is measured with the same threads: a token takes at least as long as reading the weights.
+Cells are medians over the rounds: milliseconds to the first token / for each next one. Ratios are taken within a round;
+their least and largest are in parentheses, and after them is the ratio of the fastest times, which other processes of
+the machine did not slow down. With --busy,
 another process keeps one core busy during every second answer.
 """
 
@@ -33,8 +34,8 @@ import numpy as np
 from peer_files import SHAPES, read_config, write_all
 from peers import WAITING, Worker, names
 
-from chatmill.benchmarking.latency import LimitsProbe, MachineLimits, Workload, weight_bytes
-from chatmill.engines.engine import ONNX_FILES, default_threads
+from chatmill.benchmarking import Workload, bandwidth, read_workload
+from chatmill.engines.engine import default_threads
 from chatmill.pipeline.progress import progress
 from chatmill.processor import processor_name as processor
 
@@ -73,38 +74,36 @@ class Race:
         self.ms: dict[tuple[str, str, int], list[float]] = defaultdict(list)  # by engine, what and tokens of the prompt
         self.best: dict[tuple[str, str, int], float] = {}  # the least of all tokens and rounds
         self.ids: dict[tuple[str, int], list[int]] = {}
-        self.limits: list[MachineLimits] = []
+        self.bandwidths: list[dict[int, float]] = []  # by size
 
     def run(
-        self, workers: Sequence[Worker], meter: LimitsProbe, prompts: Sequence[list[int]], tokens: int, rounds: int
+        self, workers: Sequence[Worker], threads: int, prompts: Sequence[list[int]], tokens: int, rounds: int
     ) -> None:
         """Let all answer `rounds` rounds, after a discarded one."""
         for number in progress(range(1 + rounds), "rounds"):
             for prompt in prompts:
-                limits = meter.measure(self.needs.weights.values())
+                bandwidths = {size: bandwidth(size, threads) for size in set(self.needs.weights.values())}
                 first = number % len(workers)  # none always follows the same one
                 answers = {
                     worker.name: worker.answer(prompt, tokens) for worker in [*workers[first:], *workers[:first]]
                 }
                 if number:
-                    self.add(len(prompt), limits, {name: answer.ms for name, answer in answers.items()})
+                    self.add(len(prompt), bandwidths, {name: answer.ms for name, answer in answers.items()})
                 self.ids |= {(name, len(prompt)): answer.ids for name, answer in answers.items()}
 
-    def add(self, length: int, limits: MachineLimits, times: dict[str, list[float]]) -> None:
+    def add(self, length: int, bandwidths: dict[int, float], times: dict[str, list[float]]) -> None:
         """Add the times of a round with a prompt of some length."""
-        self.limits.append(limits)
-        allowed = {
-            f"limit {name}": [
-                self.needs.min_ttft_ms(name, length, limits),
-                self.needs.min_token_ms(name, length, limits),
-            ]
+        self.bandwidths.append(bandwidths)
+        found = {
+            (f"limit {name}", "token"): [self.needs.min_token_ms(name, length, bandwidths)]
             for name in self.needs.weights
         }
-        for name, (first, *rest) in (allowed | times).items():
-            for what, values in ("ttft", [first]), ("token", rest):
-                key = name, what, length
-                self.ms[key].append(median(values))
-                self.best[key] = min(*values, self.best.get(key, math.inf))
+        for name, (first, *rest) in times.items():
+            found |= {(name, "ttft"): [first], (name, "token"): rest}
+        for (name, what), values in found.items():
+            key = name, what, length
+            self.ms[key].append(median(values))
+            self.best[key] = min(*values, self.best.get(key, math.inf))
 
     def times_as_fast(self, ours: str, other: str, what: str, length: int) -> list[float]:
         """How many times as fast as the other ours is, in each round."""
@@ -155,7 +154,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
-    """Print the times of all, the fraction of the limit that ours reach, and whether all did the same work."""
+    """Print the times of all, the fraction of the memory limit that ours reach, and whether all did the same work."""
     print(head("engine", *(f"{length:,}" for length in prompts), "MB a token", "limit reached", "same ids"))
     for name in engines:
         cells = [
@@ -163,8 +162,8 @@ def show(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> None:
         ]
         limit = ["–", "–"]
         if name in race.needs.weights:
-            shares = [median(race.times_as_fast(name, "limit", what, prompts[-1])) for what in ("ttft", "token")]
-            limit = [f"{race.needs.bytes_per_token(name, prompts[-1]) / 1e6:.1f}", "{:.0%} / {:.0%}".format(*shares)]
+            share = median(race.times_as_fast(name, "limit", "token", prompts[-1]))
+            limit = [f"{race.needs.bytes_per_token(name, prompts[-1]) / 1e6:.1f}", f"{share:.0%}"]
         print(row(name, *cells, *limit, f"{race.same_ids(name, 'onnx'):.0%}"))
     wrong = [name for name in engines if name in EXACT and race.same_ids(name, "onnx") < 1]
     print(f"\nNOT THE SAME WORK: {', '.join(wrong)}\n" if wrong else "")
@@ -188,8 +187,7 @@ def show_targets(race: Race, engines: Sequence[str], prompts: Sequence[int]) -> 
 def compare(folder: Path, options: argparse.Namespace) -> None:
     """Print the tables of one model, for each number of threads."""
     config = read_config(folder / "model")
-    weights = {name: weight_bytes(folder / "onnx" / file) for name, file in ONNX_FILES.items()}
-    needs = Workload(config, {"pytorch": weights["onnx"]} | weights)
+    needs = read_workload(folder / "model", folder / "onnx")
     context = config["max_position_embeddings"]
     lengths = [length for length in options.prompts if length + options.tokens < context]
     if not lengths:
@@ -198,12 +196,9 @@ def compare(folder: Path, options: argparse.Namespace) -> None:
     for threads in options.threads:
         race = Race(needs)
         with started(options.engines, folder, threads) as workers:
-            race.run(
-                workers, LimitsProbe(threads), [ids[:length] for length in lengths], options.tokens, options.rounds
-            )
-        bandwidth = [limits.bandwidths[needs.weights["onnx"]] / 1e9 for limits in race.limits]
-        rate = [limits.flops_per_second / 1e9 for limits in race.limits]
-        print(f"\n### {folder.name}, {threads} threads: {span(bandwidth)} GB/s, {span(rate)} GFLOP/s\n")
+            race.run(workers, threads, [ids[:length] for length in lengths], options.tokens, options.rounds)
+        of_weights = [found[needs.weights["onnx"]] / 1e9 for found in race.bandwidths]
+        print(f"\n### {folder.name}, {threads} threads: {span(of_weights)} GB/s\n")
         show(race, options.engines, lengths)
         show_targets(race, options.engines, lengths)
 

@@ -32,7 +32,7 @@ import mix
 import prepare
 import score_teacher
 import train_tokenizer
-from chatmill.benchmarking.latency import peak_bytes
+from chatmill.benchmarking import peak_bytes
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.conversation import LossKind
 from chatmill.encoded.token_files import read_meta, read_sources, read_split
