@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from chatmill.report.inputs import SPEEDS, SUMMARY, Change, read_origin
+from chatmill.report.inputs import SUMMARY, Change, read_origin
 from chatmill.report.page import page
 
 
@@ -15,8 +15,6 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text("train_model: {rate: 1e-3, steps: 9}\n")
     (tmp_path / SUMMARY).parent.mkdir(parents=True)
     (tmp_path / SUMMARY).write_text('{"skills": 0.5}')
-    outs = f"[{{path: {SUMMARY}, md5: ab}}, {{path: {SPEEDS}, md5: abcdef}}]"
-    (tmp_path / "dvc.lock").write_text(f"stages: {{report: {{outs: {outs}}}}}")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "Small <steps>")
@@ -63,16 +61,9 @@ def test_without_git_there_is_the_time_alone(tmp_path, monkeypatch):
     assert "Commit" not in page(origin) and f"{origin.written:%Y-%m-%d}" in page(origin)
 
 
-@pytest.mark.parametrize("config", [None, "['remote \"a\"']\n    url = b\n[cache]\n    dir = ../elsewhere\n"])
-def test_the_former_figures_are_those_of_the_commit_and_its_times_those_in_the_cache(project, config):
+def test_the_former_figures_are_those_of_the_commit(project):
     (project / SUMMARY).write_text('{"skills": 0.75}')
     assert read_origin(project).former == {"skills": 0.5}
-    cache = project / ("elsewhere" if config else ".dvc/cache") / "files/md5/ab"
-    cache.mkdir(parents=True)
-    (project / ".dvc").mkdir(exist_ok=True)
-    (project / ".dvc/config.local").write_text(config or "")
-    (cache / "cdef").write_text('{"token_ms": 0.25}')
-    assert read_origin(project).former == {"skills": 0.5, "token_ms": 0.25}
     (project / SUMMARY).unlink()
     git(project, "commit", "-qam", "No figures")
     assert read_origin(project).former == {}

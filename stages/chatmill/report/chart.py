@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines that are labelled at their ends, and bars for the cells of a table.
+"""Charts as inline SVG: lines that are labelled at their ends.
 
 They are drawn here, not by a library in the browser, since a page without scripts is safe wherever it is opened, prints
 as it is seen, and is read by screen readers.
@@ -13,8 +13,7 @@ from chatmill.report.markup import Html, number, tag
 WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
 LETTER, LINE = 7.5, 15  # width of a letter and height of a line of the labels
-SMOOTHED = 5  # points, of which the mean is drawn in place of the middle one
-MIN_SMOOTHED = 20  # points of a line; one of fewer is drawn with its points
+MAX_DOTS = 20  # points of a line, up to which each is marked
 
 Place = Callable[[float, float], tuple[float, float]]  # where values stand in the drawing
 
@@ -28,7 +27,6 @@ class Line:
     color: int = 0  # index in the page's palette
     dashed: bool = False
     upper: Sequence[float] = ()
-    smooth: bool = False  # draw a moving mean, and the points themselves faintly
 
 
 @dataclass(frozen=True)
@@ -54,17 +52,15 @@ def linear_axis(name: str, values: Iterable[float]) -> Axis:
     return Axis(name, 0.0, ticks[-1], ticks)
 
 
-def log_axis(name: str, values: Iterable[float]) -> Axis:
+def log_axis(name: str, values: Sequence[float]) -> Axis:
     """A logarithmic axis for values above 0, with ticks at 1, 2 and 5 times powers of ten, or at the powers alone."""
-    values = list(values)
     low, high = min(values), max(values)
-    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)
-    ticks = [k * 10.0**power for power in powers for k in (1, 2, 5)]
-    first = max(tick for tick in ticks if tick <= low * (1 + 1e-9))
-    last = min(tick for tick in ticks if tick > high)
-    ticks = [tick for tick in ticks if first <= tick <= last]
-    shown = ticks if len(ticks) <= 7 else [tick for tick in ticks if round(math.log10(tick), 6) % 1 == 0]
-    return Axis(name, first, last, shown, log=True)
+    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)]
+    ticks = [k * power for power in powers for k in (1, 2, 5)]
+    ticks = [tick for tick in ticks if low / 2.5 < tick < high * 2.5]
+    return Axis(
+        name, ticks[0], ticks[-1], ticks if len(ticks) <= 7 else [one for one in ticks if one in powers], log=True
+    )
 
 
 def category_axis(name: str, values: Iterable[float]) -> Axis:
@@ -115,40 +111,17 @@ def _draw(line: Line, place: Place) -> Html:
         tag("line", x1=across, x2=across, y1=height, y2=place(x, upper)[1], class_="range")
         for (x, _), (across, height), upper in zip(line.points, points, line.upper, strict=False)
     ]
-    dots = (
-        [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) < MIN_SMOOTHED else []
-    )
-    if line.smooth and not dots:
-        mean = _polyline([place(*point) for point in smoothed(line.points)])
-        drawn = tag("g", _polyline(points, class_="faint"), mean)
-    else:
-        drawn = _polyline(points, stroke_dasharray="5 4" if line.dashed else None)
+    path = " ".join(f"{across},{height}" for across, height in points)
+    drawn = tag("polyline", points=path, stroke_dasharray="5 4" if line.dashed else None)
+    dots = [tag("circle", cx=across, cy=height, r=2.5) for across, height in points] if len(points) <= MAX_DOTS else []
     return tag("g", *ranges, drawn, *dots, class_=f"line color{line.color}")
-
-
-def _polyline(points: Sequence[tuple[float, float]], **attributes: object) -> Html:
-    return tag("polyline", points=" ".join(f"{across},{height}" for across, height in points), **attributes)
-
-
-def smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Each point with the mean of the SMOOTHED points around it; of fewer at the ends, evenly on both sides."""
-    values, result = [value for _, value in points], []
-    for index, (place, _) in enumerate(points):
-        reach = min(SMOOTHED // 2, index, len(points) - 1 - index)
-        near = values[index - reach : index + reach + 1]
-        result.append((place, sum(near) / len(near)))
-    return result
 
 
 def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
     """The name of each line beside its end; labels keep a distance from each other and from the ticks of the x axis."""
-    ends = sorted(ends, key=lambda end: end[1])
-    heights = [height for _, height in ends]
-    for index in range(1, len(heights)):
-        heights[index] = max(heights[index], heights[index - 1] + LINE)
-    lowest = HEIGHT - BOTTOM - LINE / 2
-    for index in reversed(range(len(heights))):
-        heights[index] = min(heights[index], lowest)
-        lowest = heights[index] - LINE
-    for (line, _), height in zip(ends, heights, strict=True):
+    lowest = HEIGHT - BOTTOM - LINE / 2 - LINE * (len(ends) - 1)
+    height = -math.inf
+    for line, end in sorted(ends, key=lambda one: one[1]):
+        height = max(height + LINE, min(end, lowest))
+        lowest += LINE
         yield tag("text", line.name, x=round(left, 1), y=round(height + 4, 1), class_=f"name color{line.color}")

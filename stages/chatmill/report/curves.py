@@ -9,16 +9,10 @@ from chatmill.pipeline.manifest import read_text
 from chatmill.report.chart import Line, line_chart, linear_axis
 from chatmill.report.markup import Html
 
-MAX_POINTS = 200  # of a training curve; longer ones are averaged
-LOSS_NOTE = (
-    "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight. The bold "
-    "line is the mean of five points; the points themselves are faint."
-)
+MAX_POINTS = 60  # of a training curve; longer ones are averaged
+LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
 RATE_NOTE = "At the end of the steps of each point; the other weights' rates are in proportion."
-NORM_NOTE = (
-    "Of all weights together, in the last step of each point; nothing is clipped. The bold line is the mean of five "
-    "points."
-)
+NORM_NOTE = "Of all weights together, in the last step of each point; nothing is clipped."
 BITS_NOTE = (
     "Measured on trained text, the assistant's and that of documents: in the training batches, and in a fixed sample "
     "of the validation set, which is of all sources, without weights."
@@ -72,11 +66,7 @@ def training_charts(curve: Curve) -> list[tuple[Html, str]]:
 
 def training_chart(title: str, unit: str, columns: Mapping[str, Points | None]) -> Html:
     """A chart with one line for each column that has values."""
-    lines = [
-        Line(name, downsample(points), color, smooth=name == "training")
-        for color, (name, points) in enumerate(columns.items())
-        if points
-    ]
+    lines = [Line(name, downsample(points), color) for color, (name, points) in enumerate(columns.items()) if points]
     x = linear_axis("step", [step for line in lines for step, _ in line.points])
     y = linear_axis(unit, [value for line in lines for _, value in line.points])
     return line_chart(title, lines, x, y)

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-from configparser import RawConfigParser
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import attrgetter
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from chatmill.data_card import Card, Count, make_card, sample_records
 from chatmill.pipeline.manifest import read_text
 from chatmill.pipeline.params_file import PARAMS_FILE, parse_params
-from chatmill.report.markup import Metrics, dotted, get_nested
+from chatmill.report.markup import Metrics, dotted
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
 
@@ -49,7 +48,7 @@ def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str,
 
 # Where a run comes from: the commit that it began at, the experiment it is, and the parameters that it changes.
 
-SUMMARY, SPEEDS = "data/metrics/summary.json", "data/metrics/speeds.json"  # the second is not in git
+SUMMARY = "data/metrics/summary.json"
 
 
 class Change(NamedTuple):
@@ -86,12 +85,12 @@ def read_origin(folder: Path) -> Origin:
     subject = commit and _git(folder, "show", "--no-patch", "--format=%s", commit)
     changed = commit and _git(folder, "diff", "--name-only", commit, "--", "stages", "dvc.yaml", ":!*.md")
     written = datetime.now(UTC).replace(microsecond=0)
+    params = folder / PARAMS_FILE
+    now = _parsed(params.read_bytes() if params.is_file() else b"")
+    changes = _changes(_of_commit(folder, commit, str(PARAMS_FILE)), now)
     former = _of_commit(folder, commit, SUMMARY)
-    former |= _of_cache(folder, _of_commit(folder, commit, "dvc.lock"), SPEEDS) if former else {}
-    changes = _changes(_of_commit(folder, commit, str(PARAMS_FILE)), _of_file(folder / PARAMS_FILE))
-    return Origin(
-        written, os.environ.get("DVC_EXP_NAME"), commit or None, subject or None, bool(changed), changes, former
-    )
+    experiment = os.environ.get("DVC_EXP_NAME")
+    return Origin(written, experiment, commit or None, subject or None, bool(changed), changes, former)
 
 
 def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
@@ -99,25 +98,11 @@ def _of_commit(folder: Path, commit: str | None, file: str) -> Metrics:
     return _parsed((_git(folder, "show", f"{commit}:./{file}") or "").encode())
 
 
-def _of_file(file: Path) -> Metrics:
-    return _parsed(file.read_bytes() if file.is_file() else b"")
-
-
 def _parsed(content: bytes) -> Metrics:
     try:
         return parse_params(content, "")
     except ValueError:
         return {}
-
-
-def _of_cache(folder: Path, lock: Metrics, file: str) -> Metrics:
-    """The metrics of the report stage in a file that dvc.lock names; empty where they are not in DVC's cache."""
-    config = RawConfigParser()
-    config.read(folder / ".dvc" / name for name in ("config", "config.local"))
-    cache = folder / ".dvc" / config.get("cache", "dir", fallback="cache") / "files/md5"
-    outs = get_nested(lock, "stages", "report", "outs", default=[])
-    digest = next((out["md5"] for out in outs if out["path"] == file), "none")
-    return _of_file(cache / digest[:2] / digest[2:])
 
 
 def _changes(before: Metrics, after: Metrics) -> list[Change]:

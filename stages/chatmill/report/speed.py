@@ -25,25 +25,22 @@ def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
                 yield Latency(engine, mode, int(prompt), measured[prompt])
 
 
-def cached_nearest(benchmark: Metrics) -> list[Latency]:
-    """Those with a cache, after the prompt whose length is nearest to PROMPT_TOKENS first."""
+def nearest_latencies(benchmark: Metrics) -> dict[str, Latency]:
+    """That of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
     cached = (one for one in measured_latencies(benchmark) if one.mode == "cache")
-    return sorted(cached, key=lambda one: abs(one.prompt - PROMPT_TOKENS))
+    return {one.engine: one for one in sorted(cached, key=_distance, reverse=True)}
 
 
 def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
     """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
-    times = [
-        (abs(one.prompt - PROMPT_TOKENS), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt)
-        for one in cached_nearest(benchmark)
-    ]
+    nearest = nearest_latencies(benchmark).values()
+    times = [(_distance(one), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt) for one in nearest]
     _, milliseconds, engine, prompt = min(times, default=(None, None, None, None))
     return engine, prompt, milliseconds
 
 
-def times_by_engine(benchmark: Metrics) -> dict[str, Metrics]:
-    """The times of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
-    return {one.engine: one.times for one in reversed(cached_nearest(benchmark))}
+def _distance(latency: Latency) -> int:
+    return abs(latency.prompt - PROMPT_TOKENS)
 
 
 def latency_chart(title: str, key: str, latencies: list[Latency], limit: float | None = None) -> Html:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from chatmill.report.curves import Curve
 from chatmill.report.markup import Metrics, bits_range, get_nested, in_bits, number, percent, percent_range
-from chatmill.report.speed import measured_latencies, times_by_engine
+from chatmill.report.speed import measured_latencies, nearest_latencies
 
 ENGINE = "onnx"
 
@@ -63,7 +63,7 @@ def key_figures(
 
 def speeds_of(benchmark: Metrics) -> Metrics:
     """The figures that another run of the same code measures a little differently."""
-    times = times_by_engine(benchmark)
+    times = times_of(benchmark)
     return known(
         {
             "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
@@ -73,6 +73,11 @@ def speeds_of(benchmark: Metrics) -> Metrics:
             "encode_mb_per_s": get_nested(benchmark, "tokenizer", "encode_mb_per_s"),
         }
     )
+
+
+def times_of(benchmark: Metrics) -> Metrics:
+    """The times of each engine by which it is compared."""
+    return {engine: one.times for engine, one in nearest_latencies(benchmark).items()}
 
 
 def known(figures: Metrics) -> Metrics:
@@ -141,10 +146,7 @@ class Figure(NamedTuple):
 
 def first_screen(evaluation: Metrics, benchmark: Metrics, figures: Metrics, former: Metrics) -> list[Figure]:
     """The key figures of a run with their intervals, and whether they are better than the former ones."""
-    times, timed = times_by_engine(benchmark), speeds_of(benchmark)
-    if figures.get("processor") != former.get("processor"):  # times of another machine are no match
-        former = {name: old for name, old in former.items() if name not in timed}
-    rows = []
+    times, rows = times_of(benchmark), []
     for name, title, part, kind, place in FIGURES:
         if (value := figures.get(name)) is None or (name == "pytorch_token_ms" and "token_ms" in figures):
             continue
@@ -177,8 +179,6 @@ def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
 def _verdict(kind: Kind, value: float, old: float, limits: Limits) -> str:
     if value == old:
         return SAME
-    if kind is TIME:
-        return f"now {number(value / old)} times that" if old else ""
     if limits and limits[0] <= old <= limits[1]:
         return UNCLEAR
     return BETTER if (value < old) == kind.less else WORSE
