@@ -15,7 +15,8 @@ from chatmill.pipeline.params_file import check_external
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
 from chatmill.soft_tokenizer import measures
-from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding, with_embedding_table
+from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding
+from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, with_embedding_table
 from chatmill.soft_tokenizer.measures import SoftTokenizerParameters
 from chatmill.tokenizer.vocabulary.tokenizer_folder import read_folder
 from chatmill.training.model_folder import write_model
@@ -52,7 +53,7 @@ def main(
     split = read_split(tokens, "train")
     counts = measures.count_tokens(split.ids, len(vocabulary.tokens))
     trained = measures.train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
-    embedding = make_byte_embedding(trained.encoder, vocabulary, embedding_table(network))
+    embedding = ByteEmbedding(trained.encoder, vocabulary, embedding_table(network))
     soft = with_embedding_table(network, embedding.table())
     result = measures.measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)
 

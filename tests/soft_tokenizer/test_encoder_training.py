@@ -7,11 +7,10 @@ import torch
 
 from chatmill.conversation import Message, Record, conversation_segments, render
 from chatmill.encoded.token_files import EncodedSplit
-from chatmill.soft_tokenizer.byte_embedding import START, ByteEncoder, ByteEncoderShape
+from chatmill.soft_tokenizer.byte_embedding import START, ByteEmbedding, ByteEncoder, ByteEncoderShape
 from chatmill.soft_tokenizer.embedding_evaluation import (
     EmbeddingEvaluator,
     embedding_table,
-    make_byte_embedding,
     measure_noisy,
     measure_plugged,
     with_embedding_table,
@@ -124,7 +123,7 @@ def test_training_on_learns_the_network_and_the_model(tied):
     model, tokenizer = model_with(tied), ChatTokenizer(VOCABULARY)
     evaluator, encoder = EmbeddingEvaluator(model, tokenizer, "chatml", 0.1, RECORDS), encoder_for(model)
     encoded = tokenizer.encode_conversations(list(map(conversation_segments, CONVERSATIONS)))
-    embedding, before = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)), deepcopy(encoder.state_dict())
+    embedding, before = ByteEmbedding(encoder, VOCABULARY, embedding_table(model)), deepcopy(encoder.state_dict())
     untuned = evaluator.bits_per_byte(embedding.weight, evaluator.corpus())
     tuned = evaluator.fine_tuned(embedding, tokenizer, EncodedSplit(*encoded), steps=30, seed=1)
     assert evaluator.bits_per_byte(embedding_table(tuned), evaluator.corpus())["all"] < untuned["all"]

@@ -12,7 +12,8 @@ from chatmill.conversation import Message
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_model
 from chatmill.model.chat_model import load_chat_model
-from chatmill.soft_tokenizer.embedding_evaluation import embedding_table, make_byte_embedding
+from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding
+from chatmill.soft_tokenizer.embedding_evaluation import embedding_table
 from chatmill.tokenizer.types.bpe import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
 from chatmill.training.model_folder import read_byte_encoder
@@ -64,7 +65,7 @@ def test_the_folder_is_the_model_with_rows_that_its_network_makes(trained, plugg
     soft, _ = load_chat_model(plugged / "soft_tokenizer", torch.device("cpu"))
     model, _ = load_chat_model(trained / "model", torch.device("cpu"))
     encoder = read_byte_encoder(plugged / "soft_tokenizer")
-    expected = make_byte_embedding(encoder, VOCABULARY, embedding_table(model)).weight
+    expected = ByteEmbedding(encoder, VOCABULARY, embedding_table(model)).weight
     torch.testing.assert_close(embedding_table(soft), expected.detach())
     assert torch.equal(soft.model.layers[0].mlp.up_proj.weight, model.model.layers[0].mlp.up_proj.weight)
 

@@ -130,13 +130,13 @@ class ByteEmbedding(nn.Module):
 
     order: Tensor  # (V,) int64: the place of each id's row among the computed and stored ones
 
-    def __init__(self, encoder: ByteEncoder, vocabulary: Vocabulary) -> None:
+    def __init__(self, encoder: ByteEncoder, vocabulary: Vocabulary, table: Tensor) -> None:
+        """The tokens without text have their rows of the table (V, C)."""
         super().__init__()
         self.encoder = encoder
         text = sorted(vocabulary.text_ids, key=lambda i: len(vocabulary.tokens[i]))
         other = sorted(set(range(len(vocabulary.tokens))) - set(text))
-        self.embed_other = nn.Parameter(torch.empty(len(other), encoder.embed_out.out_features))
-        self.other = other
+        self.embed_other = nn.Parameter(table.detach()[other].clone())
         self.register_buffer("order", torch.tensor([*text, *other]).argsort(), persistent=False)
         for group in range(GROUPS):
             part = text[group * len(text) // GROUPS : (group + 1) * len(text) // GROUPS]
@@ -160,10 +160,7 @@ def use_byte_embedding(model: ChatModel, encoder: ByteEncoder, vocabulary: Vocab
 
     `use_embedding_table` inverts it.
     """
-    embedding = ByteEmbedding(encoder, vocabulary)
-    with torch.no_grad():
-        embedding.embed_other.copy_(model.model.embed_tokens.weight[embedding.other])
-    model.model.embed_tokens = embedding
+    model.model.embed_tokens = ByteEmbedding(encoder, vocabulary, model.model.embed_tokens.weight)
 
 
 def use_embedding_table(model: ChatModel) -> ByteEncoder | None:

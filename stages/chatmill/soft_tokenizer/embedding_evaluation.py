@@ -131,24 +131,14 @@ def with_embedding_table(model: ChatModel, table: Tensor) -> ChatModel:
     return other.eval()
 
 
-@torch.no_grad()
-def make_byte_embedding(encoder: ByteEncoder, vocabulary: Vocabulary, table: Tensor) -> ByteEmbedding:
-    """The embedding of a vocabulary: text tokens from their bytes, others from their rows of the table (V, R)."""
-    embedding = ByteEmbedding(encoder, vocabulary)
-    embedding.embed_other.copy_(table[embedding.other])
-    return embedding
-
-
 def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
     """Replace the embedding, and a head of its own, by rows computed from bytes at each call, to be trained."""
+    width = model.config.hidden_size
     if model.config.tie_word_embeddings:
         model.model.embed_tokens = embedding
     else:
-        width = model.config.hidden_size
-        model.model.embed_tokens, model.lm_head = (
-            EmbeddingSlice(embedding, 0, width),
-            EmbeddingSlice(embedding, width, width),
-        )
+        model.model.embed_tokens = EmbeddingSlice(embedding, 0, width)
+        model.lm_head = EmbeddingSlice(embedding, width, width)
 
 
 def transferred_embedding(
@@ -163,7 +153,7 @@ def transferred_embedding(
     unknown = int(counts.argmin())
     entries = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
     rows = [named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]
-    return make_byte_embedding(encoder, vocabulary, table[rows])
+    return ByteEmbedding(encoder, vocabulary, table[rows])
 
 
 # Fine-tuning of a model together with the network that makes its embeddings from bytes.
@@ -234,10 +224,9 @@ def measure_plugged(
     The latter are from `predicted` (N, R), by a network that was not trained on them; the baseline `held_out_mean` has
     the mean row in their place.
     """
-    table, corpus = embedding_table(evaluator.model), evaluator.corpus()
-    held_out_ids, held_out, mean = dataset.ids[dataset.held_out], table.clone(), table.clone()
-    held_out[held_out_ids] = predicted[dataset.held_out]
-    mean[held_out_ids] = dataset.rows[~dataset.held_out].mean(dim=0)
+    table, corpus, ids = embedding_table(evaluator.model), evaluator.corpus(), dataset.ids[dataset.held_out]
+    held_out = table.index_copy(0, ids, predicted[dataset.held_out])
+    mean = table.index_copy(0, ids, dataset.rows[~dataset.held_out].mean(dim=0).expand(len(ids), -1))
     tables = {"table": table, "plugged_in": plugged, "held_out": held_out, "held_out_mean": mean}
     return {name: evaluator.bits_per_byte(rows, corpus) for name, rows in tables.items()}
 

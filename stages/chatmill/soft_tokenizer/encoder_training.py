@@ -86,57 +86,41 @@ def compute_metrics(
     """Metrics of `predicted` (N, C) on the tokens of `eval_mask` (N,), for a network trained on `train_mask` (N,).
 
     The nearest row is searched among all tokens and, by its direction from the mean, among the measured tokens alone,
-    where no training row competes. `chance` is the accuracy of a random guess.
+    where no training row competes; of more than MAX_MEASURED_TOKENS for evenly spread ones. `chance` is the accuracy of
+    a random guess. `variance_explained` is 1 for all of the variance of rows, 0 for that which the mean of the training
+    rows explains, negative for less, and None if all rows equal that mean.
     """
     numbers = eval_mask.nonzero()[:, 0]
     predictions, rows, mean = predicted[numbers], dataset.rows[numbers], dataset.rows[train_mask].mean(dim=0)
+    errors, spread = ((one - rows).square().sum(dim=1) for one in (predictions, mean))
+    every = -(-len(numbers) // MAX_MEASURED_TOKENS)
+    among = F.normalize((predictions - mean)[::every], dim=1) @ F.normalize((rows - mean)[::every], dim=1).T
+    is_nearest = among.argmax(dim=1) == torch.arange(len(among))
+
+    def explained(weights: Tensor) -> float | None:
+        variance = float((weights * spread).sum())
+        return 1 - float((weights * errors).sum()) / variance if variance else None
+
     return {
         "tokens": len(numbers),
-        "nearest": nearest_neighbor_accuracy(predicted, dataset.rows, numbers) | {"chance": 1 / len(dataset.rows)},
-        "nearest_of_these": nearest_neighbor_accuracy_among(predictions - mean, rows - mean),
+        "nearest": nearest_neighbor_accuracy(predicted, dataset.rows, numbers[::every]),
+        "nearest_of_these": {"cosine": float(is_nearest.float().mean()), "chance": 1 / len(is_nearest)},
         "mean_cosine": float(F.cosine_similarity(predictions, rows).mean()),
         "variance_explained": {
-            "plain": explained_variance(predicted, dataset.rows, torch.ones(len(rows)), train_mask, numbers),
-            "by_use": explained_variance(predicted, dataset.rows, dataset.counts[numbers], train_mask, numbers),
+            "plain": explained(torch.ones(len(rows))),
+            "by_use": explained(dataset.counts[numbers]),
         },
         "norm_ratio": float(predictions.norm(dim=1).mean() / rows.norm(dim=1).mean()),
     }
 
 
-def explained_variance(
-    predicted: Tensor, rows: Tensor, weights: Tensor, train_mask: Tensor, numbers: Tensor
-) -> float | None:
-    """The share of the variance of rows that predictions explain: 1 for all of it, 0 for the mean of the training rows.
-
-    It is negative if they are worse than that mean, and None if all rows equal that mean or all weights are 0.
-    `weights` (M,) are those of the measured tokens, `numbers`.
-    """
-    errors = (predicted[numbers] - rows[numbers]).square().sum(dim=1)
-    mean_errors = (rows[train_mask].mean(dim=0) - rows[numbers]).square().sum(dim=1)
-    variance = float((weights * mean_errors).sum())
-    return 1 - float((weights * errors).sum()) / variance if variance else None
-
-
 def nearest_neighbor_accuracy(predicted: Tensor, rows: Tensor, numbers: Tensor) -> dict[str, float]:
-    """How often the row that is nearest to a prediction is the token's own, by cosine and by dot product.
-
-    At most MAX_MEASURED_TOKENS tokens are measured, evenly spread.
-    """
-    sampled = numbers[:: -(-len(numbers) // MAX_MEASURED_TOKENS)]
-    directions = F.normalize(rows, dim=1)
-    right = {"cosine": 0, "dot": 0}
-    for part in sampled.split(256):
-        right["cosine"] += int(((predicted[part] @ directions.T).argmax(dim=1) == part).sum())
-        right["dot"] += int(((predicted[part] @ rows.T).argmax(dim=1) == part).sum())
-    return {name: count / len(sampled) for name, count in right.items()}
-
-
-def nearest_neighbor_accuracy_among(predictions: Tensor, rows: Tensor) -> dict[str, float]:
-    """How often, of (M, C), the row nearest by cosine is the token's own; at most MAX_MEASURED_TOKENS are measured."""
-    every = -(-len(rows) // MAX_MEASURED_TOKENS)
-    similarity = F.normalize(predictions[::every], dim=1) @ F.normalize(rows[::every], dim=1).T
-    right = similarity.argmax(dim=1) == torch.arange(len(similarity))
-    return {"cosine": float(right.float().mean()), "chance": 1 / len(right)}
+    """How often the row that is nearest to a prediction is the token's own, by cosine and by dot product."""
+    result = {}
+    for name, others in (("cosine", F.normalize(rows, dim=1)), ("dot", rows)):
+        right = sum(int(((predicted[part] @ others.T).argmax(dim=1) == part).sum()) for part in numbers.split(256))
+        result[name] = right / len(numbers)
+    return result | {"chance": 1 / len(rows)}
 
 
 # Training of the network from bytes to embeddings on the rows of a trained model.
@@ -274,31 +258,3 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
 
 def _trim_padding(spelled: Tensor) -> Tensor:
     return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]
-
-
-# Training and metrics of a soft tokenizer's network, without the held-out tokens and with all of them.
-
-
-@dataclass(frozen=True)
-class TrainedEncoder:
-    """The dataset, the trained network, and its predictions."""
-
-    dataset: EmbeddingDataset
-    predicted: Tensor  # (N, R), by the network fitted without the held-out tokens
-    encoder: ByteEncoder  # its last layer is fitted to all tokens
-    predicted_with_all: Tensor  # (N, R), by `encoder`
-
-    def metrics(self) -> dict[str, dict[str, Any]]:
-        """The metrics of the training tokens, of the held-out ones, and of all with the network fitted to all."""
-        trained, everything = ~self.dataset.held_out, torch.ones_like(self.dataset.held_out)
-        return {
-            "kept": compute_metrics(self.predicted, self.dataset, trained, trained),
-            "held_out": compute_metrics(self.predicted, self.dataset, trained, self.dataset.held_out),
-            "all": compute_metrics(self.predicted_with_all, self.dataset, everything, everything),
-        }
-
-
-def collapsed(measures: dict[str, dict[str, Any]]) -> bool:
-    """Whether a network is no better than a constant, by its metrics on the tokens that it was trained on."""
-    shares = [measures[name]["variance_explained"]["plain"] for name in ("kept", "all")]
-    return not all(share is not None and share >= MIN_EXPLAINED_VARIANCE for share in shares)

@@ -1,10 +1,8 @@
 """The parameters of the stage train_soft_tokenizer, and what it measures."""
 
-import tempfile
 from copy import deepcopy
-from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,9 +10,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field, NonNegativeFloat
 from torch import Tensor
 
-from chatmill.conversation import LossKind, TemplateName
 from chatmill.encoded.file_encoding import encode_file
-from chatmill.encoded.token_files import EncodedSplit, read_meta
+from chatmill.encoded.token_files import read_meta
 from chatmill.evaluation.held_out_set import read_test_set
 from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest
@@ -29,10 +26,10 @@ from chatmill.soft_tokenizer.embedding_evaluation import (
     transferred_embedding,
 )
 from chatmill.soft_tokenizer.encoder_training import (
+    MIN_EXPLAINED_VARIANCE,
     RIDGE_ALL,
     EmbeddingDataset,
-    TrainedEncoder,
-    collapsed,
+    compute_metrics,
     fit_encoder,
     fit_last_layer,
     predict,
@@ -65,30 +62,16 @@ class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):
 
 # What the stage train_soft_tokenizer measures: the network on held-out tokens, and the model with its rows.
 
-MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
 COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
 
 
-def encode_split(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """Encode the conversations, of a large file every n-th one. Raises ValueError if they have nothing to train on.
+class TrainedEncoder(NamedTuple):
+    """The dataset, the trained network, and its predictions."""
 
-    The tokens are held in memory, those of about MAX_ENCODED_BYTES of text at most.
-    """
-    with tempfile.TemporaryDirectory() as scratch:
-        encoded = encode_file(sample_lines(file, Path(scratch)), tokenizer, template)
-    if not (encoded.loss == LossKind.TRAINED).any():
-        raise ValueError(f"{file}: no conversation has anything to train on")
-    return encoded
-
-
-def sample_lines(file: Path, folder: Path) -> Path:
-    """The file, or if it is large a new one in the folder with every n-th of its lines."""
-    if (size := file.stat().st_size) <= MAX_ENCODED_BYTES:
-        return file
-    sample = folder / file.name
-    with file.open("rb") as lines, sample.open("wb") as out:
-        out.writelines(islice(lines, 0, None, -(-size // MAX_ENCODED_BYTES)))
-    return sample
+    dataset: EmbeddingDataset
+    predicted: Tensor  # (N, R), by the network fitted without the held-out tokens
+    encoder: ByteEncoder  # its last layer is fitted to all tokens
+    predicted_with_all: Tensor  # (N, R), by `encoder`
 
 
 def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
@@ -106,7 +89,7 @@ def train_network(
 
     Logs truncated tokens. Raises ValueError with the folder of the tokenizer.
     """
-    longest, steps, contrast, seed = parameters.longest, parameters.steps, parameters.contrast, parameters.seed
+    longest, seed = parameters.longest, parameters.seed
     shape = ByteEncoderShape(
         width=parameters.width, layers=parameters.layers, longest=longest, ngrams=0, features=parameters.features
     )
@@ -119,7 +102,9 @@ def train_network(
     if cut := dataset.num_truncated:
         remark = f"{cut} of {len(dataset.ids)} tokens are longer than {longest} bytes: only so many are read"
         log("train_soft_tokenizer", remark)
-    fitted = fit_encoder(shape, dataset, ~dataset.held_out, steps=steps, contrast=contrast, seed=seed)
+    fitted = fit_encoder(
+        shape, dataset, ~dataset.held_out, steps=parameters.steps, contrast=parameters.contrast, seed=seed
+    )
     encoder = deepcopy(fitted)
     fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
     return TrainedEncoder(dataset, predict(fitted, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids))
@@ -129,16 +114,23 @@ def measure_all(
     evaluator: EmbeddingEvaluator, trained: TrainedEncoder, plugged: Tensor, *, noise: bool
 ) -> dict[str, Any]:
     """The metrics without those of fine-tuning; `plugged` (V, R) are the rows of the encoder fitted to all tokens."""
-    measures = trained.metrics()
+    dataset, predicted, encoder, predicted_with_all = trained
+    kept, everything = ~dataset.held_out, torch.ones_like(dataset.held_out)
+    rows = {
+        "kept": compute_metrics(predicted, dataset, kept, kept),
+        "held_out": compute_metrics(predicted, dataset, kept, dataset.held_out),
+        "all": compute_metrics(predicted_with_all, dataset, everything, everything),
+    }
+    learnt = [rows[name]["variance_explained"]["plain"] for name in ("kept", "all")]
     result = {
-        "longer_than_read": trained.dataset.num_truncated,
-        "collapsed": collapsed(measures),
-        **measures,
+        "longer_than_read": dataset.num_truncated,
+        "collapsed": any(share is None or not share >= MIN_EXPLAINED_VARIANCE for share in learnt),
+        **rows,
         "parameters": {
             "table": embedding_table(evaluator.model).numel(),
-            "encoder": sum(weight.numel() for weight in trained.encoder.parameters()),
+            "encoder": sum(weight.numel() for weight in encoder.parameters()),
         },
-        "bits_per_byte": measure_plugged(evaluator, trained.dataset, trained.predicted, plugged),
+        "bits_per_byte": measure_plugged(evaluator, dataset, predicted, plugged),
     }
     return result | ({"noisy": measure_noisy(evaluator, plugged)} if noise else {})
 
@@ -158,7 +150,7 @@ def measure_transfer(
     embedding = transferred_embedding(deepcopy(encoder), other.vocabulary, known, table, counts)
     result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
     if steps:
-        split = encode_split(train, other, evaluator.template)
+        split = encode_file(train, other, evaluator.template)
         model = evaluator.fine_tuned(embedding, other, split, steps=steps, seed=seed)
         result["tuned"] = evaluator.bits_per_byte(embedding_table(model), corpus)
     return result
