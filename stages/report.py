@@ -7,8 +7,8 @@ from chatmill.conversation import Message, Part
 from chatmill.data_card import token_counter
 from chatmill.pipeline.signatures import Output, Section
 from chatmill.pipeline.stage import stage
-from chatmill.report.curves import read_curve, training_charts
-from chatmill.report.inputs import cards_of, read_metrics, read_origin, read_samples
+from chatmill.report.chart import training_charts
+from chatmill.report.inputs import cards_of, read_curve, read_metrics, read_origin, read_samples
 from chatmill.report.page import page
 from chatmill.report.summary import first_screen, key_figures, plot_tables, speeds_of
 from chatmill.report.token_view import conversation_tokens, loss_mask_view, text_tokens, token_list

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from chatmill.app.introduction import parse_mapping
 from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
-from chatmill.report.speed import fastest
+from chatmill.report.summary import fastest
 
 # As git has them: in a second, where `dvc exp show` takes half a second for each new run.
 

@@ -1,14 +1,16 @@
-"""Charts as inline SVG: lines that are labelled at their ends.
+"""Charts of training and of latencies, as inline SVG: lines that are labelled at their ends.
 
 They are drawn here, not by a library in the browser, since a page without scripts is safe wherever it is opened, prints
 as it is seen, and is read by screen readers.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from chatmill.report.inputs import Curve, Points
 from chatmill.report.markup import Html, number, tag
+from chatmill.report.summary import Latency
 
 WIDTH, HEIGHT = 440, 250  # in the drawing's units; small numbers, so that text stays legible on a phone
 TOP, BOTTOM, LEFT = 26, 40, 40
@@ -125,3 +127,79 @@ def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
         height = max(height + LINE, min(end, lowest))
         lowest += LINE
         yield tag("text", line.name, x=round(left, 1), y=round(height + 4, 1), class_=f"name color{line.color}")
+
+
+# The curves of training.
+
+MAX_POINTS = 60  # of a training curve; longer ones are averaged
+LOSS_NOTE = "Mean over the tokens of the training batches; prompts are weighted by train_model.prompt_loss_weight."
+RATE_NOTE = "At the end of the steps of each point; the other weights' rates are in proportion."
+NORM_NOTE = "Of all weights together, in the last step of each point; nothing is clipped."
+BITS_NOTE = (
+    "Measured on trained text, the assistant's and that of documents: in the training batches, and in a fixed sample "
+    "of the validation set, which is of all sources, without weights."
+)
+OF_SOURCE = "validation_bits_per_byte/"  # and its name, in the columns of a curve
+MAX_SOURCES = 7  # as many as there are colours
+SOURCES_NOTE = "In the same sample of the validation set, which may lack small sources."
+
+
+def training_charts(curve: Curve) -> list[tuple[Html, str]]:
+    """The charts of what was measured, each with a note. Of many sources those with the most at the end are shown."""
+    sources = {name.removeprefix(OF_SOURCE): points for name, points in curve.items() if name.startswith(OF_SOURCE)}
+    shown = dict(sorted(sources.items(), key=lambda one: -one[1][-1][1])[:MAX_SOURCES])
+    others = f" Of {len(sources)} sources, the {MAX_SOURCES} with the most at the end." if shown != sources else ""
+    bits = {"training": curve.get("bits_per_byte"), "validation": curve.get("validation_bits_per_byte")}
+    charts = (
+        ("Loss", "nats per token", {"training": curve.get("loss")}, LOSS_NOTE),
+        ("Bits per byte", "bits per byte", bits, BITS_NOTE),
+        ("Validation by source", "bits per byte", shown, SOURCES_NOTE + others),
+        ("Gradient norm", "norm", {"training": curve.get("gradient_norm")}, NORM_NOTE),
+        ("Learning rate", "rate", {"matrices": curve.get("learning_rate")}, RATE_NOTE),
+    )
+    return [
+        (training_chart(title, unit, columns), note) for title, unit, columns, note in charts if any(columns.values())
+    ]
+
+
+def training_chart(title: str, unit: str, columns: Mapping[str, Points | None]) -> Html:
+    """A chart with one line for each column that has values."""
+    lines = [Line(name, downsample(points), color) for color, (name, points) in enumerate(columns.items()) if points]
+    x = linear_axis("step", [step for line in lines for step, _ in line.points])
+    y = linear_axis(unit, [value for line in lines for _, value in line.points])
+    return line_chart(title, lines, x, y)
+
+
+def downsample(points: Points) -> Points:
+    """At most MAX_POINTS points, each the mean of consecutive points, at the position of the last of them."""
+    size = -(-len(points) // MAX_POINTS)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
+
+
+# The latencies of engines.
+
+ENGINE_COLORS = (0, 1, 2, 3, 5, 6)  # of the page's palette; 4 is the grey of limits and baselines
+
+
+def latency_chart(title: str, key: str, latencies: list[Latency], limit: float | None = None) -> Html:
+    """A chart with one line for each engine and mode, and one for the limit of the machine."""
+    by_line: dict[tuple[str, str], list[Latency]] = {}
+    for one in latencies:
+        by_line.setdefault((one.engine, one.mode), []).append(one)
+    engines = list(dict.fromkeys(engine for engine, _ in by_line))
+    lines = [
+        Line(
+            engine if mode == "cache" else f"{engine}, no cache",
+            [(one.prompt, one.times[key]["p50"]) for one in measured],
+            ENGINE_COLORS[engines.index(engine) % len(ENGINE_COLORS)],
+            dashed=mode == "recompute",
+            upper=[one.times[key]["p95"] for one in measured],
+        )
+        for (engine, mode), measured in by_line.items()
+    ]
+    prompts = [one.prompt for one in latencies]
+    if limit is not None:
+        lines.append(Line("memory limit", [(min(prompts), limit), (max(prompts), limit)], color=4))
+    times = [time for line in lines for time in [*line.upper, *(time for _, time in line.points)]]
+    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", times))

@@ -1,6 +1,8 @@
 """Reads the files of which the report is made."""
 
+import csv
 import json
+import math
 import os
 import subprocess
 from datetime import UTC, datetime
@@ -15,6 +17,9 @@ from chatmill.pipeline.params_file import PARAMS_FILE, parse_params
 from chatmill.report.markup import Metrics, dotted
 
 SAMPLED = 2000  # conversations of the training set whose text is looked at
+
+Points = list[tuple[float, float]]
+Curve = dict[str, Points]  # (step, value) of each column
 
 
 def read_metrics(file: Path) -> Metrics:
@@ -38,6 +43,27 @@ def read_samples(file: Path) -> list[Metrics]:
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{file}:{place}: expected a sample with prompt, answer and stopped: {error}") from error
     return result
+
+
+def read_curve(file: Path, *, strict: bool = True) -> Curve:
+    """The columns of a tab-separated table, by step; cells without a finite number are left out.
+
+    Raises ValueError for a row without numbers, or leaves it out, as a curve that grows may end in half a row.
+    """
+    curve: Curve = {}
+    text = read_text(file) if strict else file.read_text(encoding="utf-8", errors="replace")
+    for place, row in enumerate(csv.DictReader(text.splitlines(), delimiter="\t"), start=2):
+        try:
+            values = {name: float(cell) for name, cell in row.items() if cell}
+            step = values.pop("step")
+        except (ValueError, KeyError, TypeError) as error:
+            if not strict:
+                continue
+            raise ValueError(f"{file}:{place}: expected numbers and a step: {error}") from error
+        for name, value in values.items():
+            if math.isfinite(value):
+                curve.setdefault(name, []).append((step, value))
+    return curve
 
 
 def cards_of(train: Path, count_tokens: Count, context: int | None) -> dict[str, Card]:

@@ -9,14 +9,11 @@ from typing import Any
 from jinja2 import ChainableUndefined, Environment, Template, Undefined
 
 from chatmill.report import markup
+from chatmill.report.chart import latency_chart
 from chatmill.report.inputs import Origin
 from chatmill.report.markup import Html, Metrics, get_nested, in_bits, percent
-from chatmill.report.speed import PROMPT_TOKENS, latency_chart, measured_latencies
-from chatmill.report.summary import BETTER, VERDICTS, WORSE, Figure
+from chatmill.report.summary import BETTER, PROMPT_TOKENS, VERDICTS, WORSE, Figure, measured_latencies
 
-ENGINE_TOLERANCE = 1e-3  # bits per byte by which engines of full precision may differ
-RIVALS = {"xz": "xz", "ngram": "counted n-grams"}  # the baselines that a model should surpass
-MIN_STOPS_RATE = 0.99  # share of answers that should end by themselves
 TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
 
 
@@ -38,7 +35,6 @@ def page(
         "colors": {BETTER: "holds", WORSE: "fails"},
         "prompt_tokens": PROMPT_TOKENS,
         "evaluation": evaluation,
-        "checks": checks(evaluation),
         "skills": skill_names(evaluation),
         "benchmark": benchmark,
         "soft_tokenizer": soft_tokenizer,
@@ -51,24 +47,6 @@ def page(
         content["time_to_first_token"] = latency_chart("Time to the first token", "ttft_ms", cached)
     title = f"chatmill report: {origin.name}" if origin.name else "chatmill report"
     return markup.document(title, Html(_template().render(content)))
-
-
-def checks(evaluation: Metrics) -> list[tuple[bool, str]]:
-    """The claims that should be true of each run, and whether they are."""
-    bits = get_nested(evaluation, "bits_per_byte", default={})
-    own, found = get_nested(bits, "all"), []
-    for key, name in RIVALS.items():
-        if own is not None and (value := get_nested(bits, "baselines", key)) is not None:
-            claim = f"The model needs fewer bits per byte than {name}: {in_bits(own)}, {in_bits(value)}."
-            found.append((own < value, claim))
-    exact = [get_nested(evaluation, "engines", name, "bits_per_byte") for name in ("pytorch", "onnx", "onnx_hf")]
-    measured = [value for value in exact if value is not None]
-    if len(measured) > 1:
-        apart = max(measured) - min(measured)
-        found.append((apart <= ENGINE_TOLERANCE, f"Engines of full precision differ by {apart:.6f} bits per byte."))
-    if (stops := get_nested(evaluation, "stops_rate")) is not None:
-        found.append((stops >= MIN_STOPS_RATE, f"{percent(stops)} of the answers end before the limit of tokens."))
-    return found
 
 
 def skill_names(evaluation: Metrics) -> list[str]:

@@ -13,94 +13,14 @@ A figure that a run did not measure is left out.
 """
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import StringIO
 from typing import Any, NamedTuple
 
-from chatmill.report.curves import Curve
+from chatmill.report.inputs import Curve
 from chatmill.report.markup import Metrics, bits_range, get_nested, in_bits, number, percent, percent_range
-from chatmill.report.speed import measured_latencies, nearest_latencies
 
-ENGINE = "onnx"
-
-
-def key_figures(
-    mix: Metrics, curve: Curve, evaluation: Metrics, benchmark: Metrics, soft_tokenizer: Metrics
-) -> Metrics:
-    """The figures by name, with four significant digits, and how they were computed: another way gives another model.
-
-    One name stands for several generations of a processor, which differ in precision, and in whether they compile.
-    """
-    validation = curve.get("validation_bits_per_byte")
-    rejected = get_nested(mix, "rejected")
-    how = get_nested(evaluation, "model", "precision"), get_nested(evaluation, "model", "compile") and "compiled"
-    figures = {
-        "bits_per_byte": get_nested(evaluation, "bits_per_byte", "all"),
-        "bits_per_byte_answers": get_nested(evaluation, "bits_per_byte", "assistant"),
-        "bits_per_byte_xz": get_nested(evaluation, "bits_per_byte", "baselines", "xz"),
-        "bits_per_byte_ngram": get_nested(evaluation, "bits_per_byte", "baselines", "ngram"),
-        "general_before": get_nested(evaluation, "initial", "before", "general"),
-        "general_after": get_nested(evaluation, "initial", "after", "general"),
-        "validation_bits_per_byte": validation[-1][1] if validation else None,
-        "soft_tokenizer_bits_per_byte": get_nested(soft_tokenizer, "bits_per_byte", "plugged_in", "all"),
-        "skills": get_nested(evaluation, "skills", "macro"),
-        "skills_held_back": get_nested(evaluation, "skills", "held_back", "macro"),
-        "stops_rate": get_nested(evaluation, "stops_rate"),
-        "sense_first": get_nested(evaluation, "sense", "first"),
-        "sense_later": get_nested(evaluation, "sense", "later"),
-        "sense_noisy": get_nested(evaluation, "sense", "noisy"),
-        "recall": get_nested(evaluation, "recall"),
-        "verbatim": get_nested(evaluation, "verbatim", "share"),
-        "model_mb": get_nested(evaluation, "engines", ENGINE, "size_mb"),
-        "bytes_per_token": get_nested(evaluation, "tokenizer", "bytes_per_token"),
-        "train_conversations": get_nested(mix, "conversations", "train"),
-        "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
-        "leaked": get_nested(mix, "leaked"),
-        "processor": ", ".join(filter(None, (get_nested(benchmark, "machine", "processor"), *how))) or None,
-    }
-    return known(figures)
-
-
-def speeds_of(benchmark: Metrics) -> Metrics:
-    """The figures that another run of the same code measures a little differently."""
-    times = times_of(benchmark)
-    return known(
-        {
-            "first_token_ms": get_nested(times, ENGINE, "ttft_ms", "p50"),
-            "token_ms": get_nested(times, ENGINE, "token_ms", "p50"),
-            "pytorch_token_ms": get_nested(times, "pytorch", "token_ms", "p50"),
-            "peak_mb": get_nested(benchmark, ENGINE, "peak_memory_mb"),
-            "encode_mb_per_s": get_nested(benchmark, "tokenizer", "encode_mb_per_s"),
-        }
-    )
-
-
-def times_of(benchmark: Metrics) -> Metrics:
-    """The times of each engine by which it is compared."""
-    return {engine: one.times for engine, one in nearest_latencies(benchmark).items()}
-
-
-def known(figures: Metrics) -> Metrics:
-    """The figures that were measured, with four significant digits."""
-    return {name: significant(value) for name, value in figures.items() if value is not None}
-
-
-def significant(value: Any) -> Any:
-    """A float rounded to four significant digits; anything else is unchanged."""
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
-# The first screen of the report: the key figures with their intervals, beside others, and those of the last commit.
-
-Limits = Sequence[float] | None
-NGRAMS, NEAREST = "counted n-grams", "the answer to the nearest training message"
-OTHERS = {  # what figures are compared with, and its places in the metrics
-    "bits_per_byte": {NGRAMS: "bits_per_byte.baselines.ngram", "xz": "bits_per_byte.baselines.xz"},
-    "bits_per_byte_answers": {NGRAMS: "bits_per_byte.ngram_assistant"},
-    **{f"sense_{kind}": {NEAREST: f"sense.parrot.{kind}"} for kind in ("first", "later", "noisy")},
-    "verbatim": {"true answers": "verbatim.true.share"},
-}
-BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
+PROMPT_TOKENS = 128  # near which the times of engines are compared
 
 
 class Kind(NamedTuple):
@@ -111,25 +31,132 @@ class Kind(NamedTuple):
     less: bool
 
 
+class Row(NamedTuple):
+    """A figure, its place in the metrics, and how it is shown on the first screen, if it is; `part` has more of it."""
+
+    name: str
+    place: str
+    kind: Kind | None = None
+    title: str = ""
+    part: str = ""
+
+
 BITS, SHARE = Kind(in_bits, bits_range, True), Kind(percent, percent_range, False)
 SIZE = Kind(lambda size: f"{number(size)} MB", bits_range, True)
 TIME = Kind(lambda time: f"{number(time)} ms", lambda limits: f"95 % within {number(limits[1])} ms", True)
-FIGURES = (  # name in summary.json or speeds.json, title, section with more, kind, and place of the interval
-    ("bits_per_byte", "Bits per byte, all text", "Bits per byte", BITS, "bits_per_byte.all"),
-    ("bits_per_byte_answers", "Bits per byte, answers", "Bits per byte", BITS, "bits_per_byte.assistant"),
-    ("skills", "Skills, known phrasings", "Skills", SHARE, "skills.macro"),
-    ("skills_held_back", "Skills, unseen phrasings", "Skills", SHARE, "skills.held_back.macro"),
-    ("sense_first", "Sense, first replies", "Sample chats", SHARE, "sense.first"),
-    ("sense_later", "Sense, later replies", "Sample chats", SHARE, "sense.later"),
-    ("sense_noisy", "Sense, typing errors", "Sample chats", SHARE, "sense.noisy"),
-    ("recall", "Facts recalled", "Sample chats", SHARE, "recall"),
-    ("verbatim", "Copied answers", "Sample chats", SHARE._replace(less=True), "verbatim.share"),
-    ("stops_rate", "Complete answers", "Sample chats", SHARE, "stops_rate"),
-    ("first_token_ms", "Time to the first token", "Speed", TIME, "times.onnx.ttft_ms"),
-    ("token_ms", "Time per token", "Speed", TIME, "times.onnx.token_ms"),
-    ("pytorch_token_ms", "Time per token, PyTorch", "Speed", TIME, "times.pytorch.token_ms"),
-    ("model_mb", "Size of the graph", "Speed", SIZE, "engines.onnx.size_mb"),
+FIGURES = (
+    Row("bits_per_byte", "evaluation.bits_per_byte.all", BITS, "Bits per byte, all text", "Bits per byte"),
+    Row("bits_per_byte_answers", "evaluation.bits_per_byte.assistant", BITS, "Bits per byte, answers", "Bits per byte"),
+    Row("bits_per_byte_xz", "evaluation.bits_per_byte.baselines.xz"),
+    Row("bits_per_byte_ngram", "evaluation.bits_per_byte.baselines.ngram"),
+    Row("general_before", "evaluation.initial.before.general"),
+    Row("general_after", "evaluation.initial.after.general"),
+    Row("validation_bits_per_byte", "run.validation_bits_per_byte"),
+    Row("soft_tokenizer_bits_per_byte", "soft_tokenizer.bits_per_byte.plugged_in.all"),
+    Row("skills", "evaluation.skills.macro", SHARE, "Skills, known phrasings", "Skills"),
+    Row("skills_held_back", "evaluation.skills.held_back.macro", SHARE, "Skills, unseen phrasings", "Skills"),
+    Row("stops_rate", "evaluation.stops_rate", SHARE, "Complete answers", "Sample chats"),
+    Row("sense_first", "evaluation.sense.first", SHARE, "Sense, first replies", "Sample chats"),
+    Row("sense_later", "evaluation.sense.later", SHARE, "Sense, later replies", "Sample chats"),
+    Row("sense_noisy", "evaluation.sense.noisy", SHARE, "Sense, typing errors", "Sample chats"),
+    Row("recall", "evaluation.recall", SHARE, "Facts recalled", "Sample chats"),
+    Row("verbatim", "evaluation.verbatim.share", SHARE._replace(less=True), "Copied answers", "Sample chats"),
+    Row("model_mb", "evaluation.engines.onnx.size_mb", SIZE, "Size of the graph", "Speed"),
+    Row("bytes_per_token", "evaluation.tokenizer.bytes_per_token"),
+    Row("train_conversations", "mix.conversations.train"),
+    Row("rejected", "run.rejected"),
+    Row("leaked", "mix.leaked"),
+    Row("processor", "run.processor"),
 )
+SPEEDS = (
+    Row("first_token_ms", "times.onnx.ttft_ms.p50", TIME, "Time to the first token", "Speed"),
+    Row("token_ms", "times.onnx.token_ms.p50", TIME, "Time per token", "Speed"),
+    Row("pytorch_token_ms", "times.pytorch.token_ms.p50", TIME, "Time per token, PyTorch", "Speed"),
+    Row("peak_mb", "benchmark.onnx.peak_memory_mb"),
+    Row("encode_mb_per_s", "benchmark.tokenizer.encode_mb_per_s"),
+)
+NGRAMS, NEAREST = "counted n-grams", "the answer to the nearest training message"
+OTHERS = {  # what figures are compared with, and its places in the metrics
+    "bits_per_byte": {NGRAMS: "bits_per_byte.baselines.ngram", "xz": "bits_per_byte.baselines.xz"},
+    "bits_per_byte_answers": {NGRAMS: "bits_per_byte.ngram_assistant"},
+    **{f"sense_{kind}": {NEAREST: f"sense.parrot.{kind}"} for kind in ("first", "later", "noisy")},
+    "verbatim": {"true answers": "verbatim.true.share"},
+}
+BETTER, WORSE, UNCLEAR, SAME = VERDICTS = "now better", "now worse", "no clear change", "same"
+
+
+def key_figures(
+    mix: Metrics, curve: Curve, evaluation: Metrics, benchmark: Metrics, soft_tokenizer: Metrics
+) -> Metrics:
+    """The figures by name, with four significant digits, and how they were computed: another way gives another model.
+
+    One name stands for several generations of a processor, which differ in precision, and in whether they compile.
+    """
+    validation, rejected = curve.get("validation_bits_per_byte"), mix.get("rejected")
+    how = at(evaluation, "model.precision"), at(evaluation, "model.compile") and "compiled"
+    run = {
+        "validation_bits_per_byte": validation[-1][1] if validation else None,
+        "rejected": None if rejected is None else sum(sum(reasons.values()) for reasons in rejected.values()),
+        "processor": ", ".join(filter(None, (at(benchmark, "machine.processor"), *how))) or None,
+    }
+    metrics = {"run": run, "mix": mix, "evaluation": evaluation, "soft_tokenizer": soft_tokenizer}
+    return {row.name: significant(value) for row in FIGURES if (value := at(metrics, row.place)) is not None}
+
+
+def speeds_of(benchmark: Metrics) -> Metrics:
+    """The figures that another run of the same code measures a little differently."""
+    metrics = {"times": times_of(benchmark), "benchmark": benchmark}
+    return {row.name: significant(value) for row in SPEEDS if (value := at(metrics, row.place)) is not None}
+
+
+def times_of(benchmark: Metrics) -> Metrics:
+    """The times of each engine by which it is compared."""
+    return {engine: one.times for engine, one in nearest_latencies(benchmark).items()}
+
+
+class Latency(NamedTuple):
+    engine: str
+    mode: str  # "cache" or "recompute"
+    prompt: int  # tokens
+    times: Metrics
+
+
+def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
+    for engine, content in benchmark.items():
+        for mode in ("cache", "recompute"):
+            measured = get_nested(content, mode, default={})
+            for prompt in sorted(measured, key=int):
+                yield Latency(engine, mode, int(prompt), measured[prompt])
+
+
+def nearest_latencies(benchmark: Metrics) -> dict[str, Latency]:
+    """That of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
+    cached = (one for one in measured_latencies(benchmark) if one.mode == "cache")
+    return {one.engine: one for one in sorted(cached, key=_distance, reverse=True)}
+
+
+def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
+    """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
+    nearest = nearest_latencies(benchmark).values()
+    times = [(_distance(one), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt) for one in nearest]
+    _, milliseconds, engine, prompt = min(times, default=(None, None, None, None))
+    return engine, prompt, milliseconds
+
+
+def _distance(latency: Latency) -> int:
+    return abs(latency.prompt - PROMPT_TOKENS)
+
+
+def at(metrics: Metrics, place: str) -> Any:
+    return get_nested(metrics, *place.split("."))
+
+
+def significant(value: Any) -> Any:
+    """A float rounded to four significant digits; anything else is unchanged."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+# The first screen of the report: the key figures with their intervals, beside others, and those of the last commit.
 
 
 class Figure(NamedTuple):
@@ -146,37 +173,35 @@ class Figure(NamedTuple):
 
 def first_screen(evaluation: Metrics, benchmark: Metrics, figures: Metrics, former: Metrics) -> list[Figure]:
     """The key figures of a run with their intervals, and whether they are better than the former ones."""
-    times, rows = times_of(benchmark), []
-    for name, title, part, kind, place in FIGURES:
-        if (value := figures.get(name)) is None or (name == "pytorch_token_ms" and "token_ms" in figures):
+    times, shown = times_of(benchmark), []
+    for name, place, kind, title, part in FIGURES + SPEEDS:
+        value, old = figures.get(name), former.get(name)
+        if kind is None or value is None or (name == "pytorch_token_ms" and "token_ms" in figures):
             continue
-        limits, old = _limits(evaluation, times, place), former.get(name)
-        old = old if isinstance(old, int | float) else None
-        interval, count = kind.show_range(limits) if limits else "", get_nested(evaluation, "counts", *place.split("."))
-        interval += f"; {count:,} cases" if count else ""
-        before = ("–", "") if old is None else (kind.show(old), _verdict(kind, value, old, limits))
-        rows.append(Figure(title, part, _others(evaluation, name, kind), kind.show(value), interval, *before))
-    return rows
-
-
-def _limits(evaluation: Metrics, times: Metrics, place: str) -> Limits:
-    """The interval of a figure; of a time its median and 95th percentile."""
-    if percentiles := get_nested({"times": times}, *place.split(".")):
-        return percentiles["p50"], percentiles["p95"]
-    limits: Limits = get_nested(evaluation, "intervals", *place.split("."))
-    return limits
+        measured = place.removeprefix("evaluation.")
+        limits, count = at(evaluation, f"intervals.{measured}"), at(evaluation, f"counts.{measured}")
+        if kind is TIME:
+            percentiles = get_nested({"times": times}, *place.split(".")[:-1])
+            limits = percentiles["p50"], percentiles["p95"]
+        interval = (kind.show_range(limits) if limits else "") + (f"; {count:,} cases" if count else "")
+        before = ("–", "")
+        if isinstance(old, int | float):
+            before = kind.show(old), _verdict(kind, value, old, limits)
+        shown.append(Figure(title, part, _others(evaluation, name, kind), kind.show(value), interval, *before))
+    return shown
 
 
 def _others(evaluation: Metrics, name: str, kind: Kind) -> str:
     others = []
     for title, place in OTHERS.get(name, {}).items():
-        value, limits = get_nested(evaluation, *place.split(".")), _limits(evaluation, {}, place)
+        limits = at(evaluation, f"intervals.{place}")
         interval = f" ({kind.show_range(limits)})" if limits else ""
-        others += [] if value is None else [f"{title}: {kind.show(value)}{interval}"]
+        if (value := at(evaluation, place)) is not None:
+            others.append(f"{title}: {kind.show(value)}{interval}")
     return "; ".join(others)
 
 
-def _verdict(kind: Kind, value: float, old: float, limits: Limits) -> str:
+def _verdict(kind: Kind, value: float, old: float, limits: Sequence[float] | None) -> str:
     if value == old:
         return SAME
     if limits and limits[0] <= old <= limits[1]:

@@ -19,7 +19,8 @@ from chatmill.app.server.requests import parse
 from chatmill.app.server.security import ApiError, CancellableResponse, send_events
 from chatmill.app.verdict import Run, heads, judge, measure_runs, note, verdict_page
 from chatmill.pipeline.processes import USER_ERRORS, error_line
-from chatmill.report.curves import downsample, read_curve
+from chatmill.report.chart import downsample
+from chatmill.report.inputs import read_curve
 
 COLUMNS = ("validation_bits_per_byte", "bits_per_byte")  # of the training curve
 TEST_DATA = Path("data/chat/test.jsonl")
