@@ -4,7 +4,7 @@ Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,24 +177,38 @@ def embedding_loss(predicted: Tensor, rows: Tensor, weights: Tensor, contrast: f
 
 @torch.no_grad()
 def fit_last_layer(encoder: ByteEncoder, dataset: EmbeddingDataset, chosen: Tensor, ridge: float) -> None:
-    """Fit the last layer to the chosen rows by ridge regression; `ridge` is relative to the features' mean square.
-
-    The bias column is not penalised, so that an unknown token gets the mean row.
-    """
-    encoder.embed_out.weight.copy_(_solve_ridge(*_normal_equations(encoder, dataset, chosen), ridge).T)
+    """Fit the last layer to the chosen rows by ridge regression; `ridge` is relative to the features' mean square."""
+    encoder.embed_out.weight.copy_(_ridge_solver(encoder, dataset, chosen)(ridge).T)
 
 
 @torch.no_grad()
 def best_ridge(encoder: ByteEncoder, dataset: EmbeddingDataset, fit_mask: Tensor, validation_mask: Tensor) -> float:
     """The ridge that, fitted on `fit_mask` (N,), predicts the rows of `validation_mask` (N,) best."""
-    moments = _normal_equations(encoder, dataset, fit_mask)
-    features = _features(encoder, dataset.byte_ids[validation_mask])
+    solve, features = _ridge_solver(encoder, dataset, fit_mask), _features(encoder, dataset.byte_ids[validation_mask])
 
     def squared_error(ridge: float) -> float:
-        distances = (features @ _solve_ridge(*moments, ridge) - dataset.rows[validation_mask]).square().sum(dim=1)
+        distances = (features @ solve(ridge) - dataset.rows[validation_mask]).square().sum(dim=1)
         return float((dataset.weights[validation_mask] * distances).sum())
 
     return min(RIDGE_CANDIDATES, key=squared_error)
+
+
+def _ridge_solver(encoder: ByteEncoder, dataset: EmbeddingDataset, chosen: Tensor) -> Callable[[float], Tensor]:
+    """Gives the last layer's weights (F, C) for a ridge, by the normal equations of weighted least squares.
+
+    The bias column is not penalised, so that an unknown token gets the mean row.
+    """
+    features = _features(encoder, dataset.byte_ids[chosen])
+    weighted = (features * dataset.weights[chosen, None]).T
+    moments, products = weighted @ features, weighted @ dataset.rows[chosen].double()
+
+    def solve(ridge: float) -> Tensor:
+        penalty = moments.diagonal()[:-1].mean() * ridge * torch.ones(len(moments), dtype=torch.float64)
+        penalty[-1] = 0
+        solution: Tensor = torch.linalg.solve(moments + penalty.diag(), products)
+        return solution
+
+    return solve
 
 
 @torch.no_grad()
@@ -206,21 +220,6 @@ def predict(encoder: ByteEncoder, spelled: Tensor) -> Tensor:
 def _features(encoder: ByteEncoder, spelled: Tensor) -> Tensor:
     """(N, L) -> (N, F) float64: the input of the last layer."""
     return torch.cat([encoder.encode(part) for part in spelled.split(BATCH_SIZE)]).double()
-
-
-def _normal_equations(encoder: ByteEncoder, dataset: EmbeddingDataset, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """(F, F) and (F, C): the normal equations of weighted least squares."""
-    features = _features(encoder, dataset.byte_ids[chosen])
-    weighted = (features * dataset.weights[chosen, None]).T
-    return weighted @ features, weighted @ dataset.rows[chosen].double()
-
-
-def _solve_ridge(moments: Tensor, products: Tensor, ridge: float) -> Tensor:
-    """(F, C): the solution of the normal equations with a ridge."""
-    penalty = moments.diagonal()[:-1].mean() * ridge * torch.ones(len(moments), dtype=torch.float64)
-    penalty[-1] = 0
-    solution: Tensor = torch.linalg.solve(moments + penalty.diag(), products)
-    return solution
 
 
 def _validation_mask(chosen: Tensor, seed: int) -> Tensor:

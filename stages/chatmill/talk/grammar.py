@@ -14,6 +14,7 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from math import prod
 from random import Random
 
 from chatmill.talk.folding import letters
@@ -46,22 +47,20 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Group:
     nodes: tuple["Node", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Parts(Group):
+    """Nodes one after another."""
+
+
+class Choice(Group):
     """One of several nodes, which are equally likely."""
 
-    nodes: tuple["Node", ...]
 
-
-@dataclass(frozen=True, slots=True)
-class FirstSaid:
+class FirstSaid(Group):
     """The first of several nodes whose slots are bound, or else the last one."""
-
-    nodes: tuple["Node", ...]
 
     def possible(self, said: Container[str], drawable: Container[str]) -> "list[Node]":
         """The nodes that may be said in an answer, which may have drawn some `drawable` slots before this place."""
@@ -88,7 +87,7 @@ def slots_of(nodes: Iterable[Node]) -> frozenset[str]:
         match node:
             case Slot():
                 found.add(node.key)
-            case Parts() | Choice() | FirstSaid():
+            case Group():
                 found |= slots_of(node.nodes)
     return frozenset(found)
 
@@ -98,7 +97,7 @@ def needed_slots(node: Node) -> frozenset[str]:
     match node:
         case Parts():
             return frozenset().union(*map(needed_slots, node.nodes))
-        case Choice() | FirstSaid():
+        case Group():
             return frozenset.intersection(*map(needed_slots, node.nodes))
         case _:
             return slots_of([node])
@@ -255,7 +254,7 @@ def texts(node: Node, words: Words) -> Iterator[str]:
             yield from (word[node.form] for word in known if isinstance(word, Mapping))
         case Parts():
             yield from map("".join, product(*(list(texts(part, words)) for part in node.nodes)))
-        case Choice() | FirstSaid():
+        case Group():
             for option in node.nodes:
                 yield from texts(option, words)
 
@@ -264,11 +263,8 @@ def num_texts(node: Node, words: Words) -> int:
     """How many texts `texts` gives, those that occur twice included."""
     match node:
         case Parts():
-            number = 1
-            for part in node.nodes:
-                number *= num_texts(part, words)
-            return number
-        case Choice() | FirstSaid():
+            return prod(num_texts(part, words) for part in node.nodes)
+        case Group():
             return sum(num_texts(option, words) for option in node.nodes)
         case Slot():
             return len(words.get(node.name, [""]))
