@@ -52,7 +52,7 @@ def main(
     # Train the network from bytes to rows, and put its rows in place of the model's.
     split = read_split(tokens, "train")
     counts = measures.count_tokens(split.ids, len(vocabulary.tokens))
-    trained = measures.train_network(tokenizer, vocabulary, embedding_table(network), counts, parameters)
+    trained = measures.train_network(vocabulary, embedding_table(network), counts, parameters)
     embedding = ByteEmbedding(trained.encoder, vocabulary, embedding_table(network))
     soft = with_embedding_table(network, embedding.table())
     result = measures.measure_all(evaluator, trained, embedding_table(soft), noise=parameters.noise)

@@ -196,11 +196,11 @@ def test_what_was_not_measured_is_left_out(write_page):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("evaluate", "[1]", r"evaluate\.json: expected metrics"),
+        ("evaluate", "[1]", r"evaluate\.json: expected an object"),
         ("benchmark", "{", r"benchmark\.json: not JSON"),
         ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: expected numbers"),
         ("train", "{}\n", r"train\.jsonl: near byte 0: not a record"),
-        ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: expected a sample"),
+        ("samples", '{"prompt": "Hi"\n', r"samples\.jsonl:1: not JSON"),
         ("mix", "\xff", r"mix\.json: not UTF-8 at byte 0"),
     ],
 )

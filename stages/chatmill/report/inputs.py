@@ -24,25 +24,23 @@ Curve = dict[str, Points]  # (step, value) of each column
 
 def read_metrics(file: Path) -> Metrics:
     """The metrics in a file. Raises ValueError where it is not an object of JSON."""
-    try:
-        content = json.loads(read_text(file))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file}: not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: expected metrics as an object of JSON, got a {type(content).__name__}")
-    return content
+    return _object(read_text(file), f"{file}")
 
 
 def read_samples(file: Path) -> list[Metrics]:
     """The sample answers in a file, one per line. Raises ValueError with file and line."""
-    result = []
-    for place, line in enumerate(read_text(file).split("\n")[:-1], start=1):
-        try:
-            sample = json.loads(line)
-            result.append(sample | {key: sample[key] for key in ("prompt", "answer", "stopped")})
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{file}:{place}: expected a sample with prompt, answer and stopped: {error}") from error
-    return result
+    lines = read_text(file).split("\n")[:-1]
+    return [_object(line, f"{file}:{place}") for place, line in enumerate(lines, start=1)]
+
+
+def _object(text: str, place: str) -> Metrics:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place}: not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{place}: expected an object of JSON, got a {type(content).__name__}")
+    return content
 
 
 def read_curve(file: Path, *, strict: bool = True) -> Curve:

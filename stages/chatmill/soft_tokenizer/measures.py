@@ -83,28 +83,22 @@ def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
 
 
 def train_network(
-    tokenizer: Path, vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
+    vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
 ) -> TrainedEncoder:
     """A network for a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
 
-    Logs truncated tokens. Raises ValueError with the folder of the tokenizer.
+    Truncated tokens are logged.
     """
-    longest, seed = parameters.longest, parameters.seed
-    shape = ByteEncoderShape(
-        width=parameters.width, layers=parameters.layers, longest=longest, ngrams=0, features=parameters.features
-    )
-    try:
-        dataset = EmbeddingDataset.from_table(
-            vocabulary, table, counts, longest=longest, held_out=parameters.held_out, seed=seed
-        )
-    except ValueError as error:
-        raise ValueError(f"{tokenizer}: {error}") from error
+    longest, held_out, seed = parameters.longest, parameters.held_out, parameters.seed
+    steps, contrast = parameters.steps, parameters.contrast
+    dataset = EmbeddingDataset.from_table(vocabulary, table, counts, longest=longest, held_out=held_out, seed=seed)
     if cut := dataset.num_truncated:
         remark = f"{cut} of {len(dataset.ids)} tokens are longer than {longest} bytes: only so many are read"
         log("train_soft_tokenizer", remark)
-    fitted = fit_encoder(
-        shape, dataset, ~dataset.held_out, steps=parameters.steps, contrast=parameters.contrast, seed=seed
+    shape = ByteEncoderShape(
+        width=parameters.width, layers=parameters.layers, longest=longest, ngrams=0, features=parameters.features
     )
+    fitted = fit_encoder(shape, dataset, ~dataset.held_out, steps=steps, contrast=contrast, seed=seed)
     encoder = deepcopy(fitted)
     fit_last_layer(encoder, dataset, torch.ones_like(dataset.held_out), RIDGE_ALL)
     return TrainedEncoder(dataset, predict(fitted, dataset.byte_ids), encoder, predict(encoder, dataset.byte_ids))
