@@ -1,4 +1,5 @@
-"""Evaluates a trained model whose embedding table is replaced by rows made from bytes, also on noisy text.
+"""Evaluates a trained model whose embedding table is replaced by rows made from bytes, also on noisy text and with
+another tokenizer.
 
 The noise is deterministic: it depends on each one's own text alone.
 """
@@ -7,23 +8,30 @@ import hashlib
 import random
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
-from chatmill.encoded.token_files import EncodedSplit
+from chatmill.encoded.file_encoding import encode_lines
+from chatmill.encoded.token_files import EncodedSplit, read_meta
 from chatmill.evaluation.bits_per_byte import make_batch_scorer
 from chatmill.evaluation.corpus import Corpus
-from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel
+from chatmill.evaluation.held_out_set import read_test_set
+from chatmill.model.chat_model import EMBEDDING, HEAD, INITIAL_ROTARY_POSITIONS, ChatModel, load_chat_model
+from chatmill.pipeline.manifest import check_manifest
 from chatmill.pipeline.progress import progress
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder
 from chatmill.soft_tokenizer.encoder_training import EmbeddingDataset
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
+from chatmill.tokenizer.formats.tokenizer_loading import load as load_tokenizer
+from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
@@ -141,22 +149,7 @@ def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
         model.lm_head = EmbeddingSlice(embedding, width, width)
 
 
-def transferred_embedding(
-    encoder: ByteEncoder, vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray
-) -> ByteEmbedding:
-    """The embedding for another vocabulary than the `known` one of a model with the rows `table` (V, R).
-
-    Control tokens keep their rows by name. All others get the row of the rarest token, by `counts` (V,), which carries
-    little meaning; those of text are then made from their bytes.
-    """
-    named = {known.tokens[i]: i for i in known.special.values()}
-    unknown = int(counts.argmin())
-    entries = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    rows = [named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]
-    return ByteEmbedding(encoder, vocabulary, table[rows])
-
-
-# Fine-tuning of a model together with the network that makes its embeddings from bytes.
+# The evaluator, which also fine-tunes a model together with the network that makes its embeddings from bytes.
 
 LEARNING_RATE = 0.001  # of the matrices
 TOKENS_PER_STEP = 4096
@@ -216,6 +209,25 @@ class EmbeddingEvaluator:
         return with_embedding_table(model, embedding.table())
 
 
+def make_evaluator(
+    model: Path, tokens: Path, vocabulary: Vocabulary, test: Path, conversations: int
+) -> tuple[EmbeddingEvaluator, dict[str, Any]]:
+    """The evaluator of a trained model, and its metadata. Raises ValueError where the files do not fit together."""
+    if check_manifest(model) != vocabulary.fingerprint:
+        raise ValueError(f"{model} was trained with another tokenizer: run the train_model stage anew")
+    if read_meta(tokens).fingerprint != vocabulary.fingerprint:
+        raise ValueError(f"{tokens} was encoded with another tokenizer: run the encode stage anew")
+    network, content = load_chat_model(model, torch.device("cpu"))
+    metadata: dict[str, Any] = content["chatmill"]
+    scored = read_test_set(test, conversations).records
+    weight = metadata.get("prompt_loss_weight", 1.0)
+    evaluator = EmbeddingEvaluator(network, ChatTokenizer(vocabulary), metadata["template"], weight, scored)
+    return evaluator, metadata
+
+
+# What the stage train_soft_tokenizer measures of the model with other rows.
+
+
 def measure_plugged(
     evaluator: EmbeddingEvaluator, dataset: EmbeddingDataset, predicted: Tensor, plugged: Tensor
 ) -> dict[str, BitsPerByte]:
@@ -238,4 +250,56 @@ def measure_noisy(evaluator: EmbeddingEvaluator, plugged: Tensor) -> dict[str, d
     for kind in NOISE_KINDS:
         corpus = replace(evaluator, records=add_noise(evaluator.records, kind)).corpus()
         result[kind] = {name: evaluator.bits_per_byte(rows, corpus) for name, rows in tables.items()}
+    return result
+
+
+# The model with another tokenizer.
+
+MAX_ENCODED_BYTES = 100_000_000  # of conversations that another tokenizer encodes, whose tokens are held in memory
+
+
+def transferred_embedding(
+    encoder: ByteEncoder, vocabulary: Vocabulary, known: Vocabulary, table: Tensor, counts: np.ndarray
+) -> ByteEmbedding:
+    """The embedding for another vocabulary than the `known` one of a model with the rows `table` (V, R).
+
+    Control tokens keep their rows by name. All others get the row of the rarest token, by `counts` (V,), which carries
+    little meaning; those of text are then made from their bytes.
+    """
+    named = {known.tokens[i]: i for i in known.special.values()}
+    unknown = int(counts.argmin())
+    entries = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    rows = [named.get(token, unknown) if kind == Kind.CONTROL else unknown for token, kind in entries]
+    return ByteEmbedding(encoder, vocabulary, table[rows])
+
+
+def measure_transfer(
+    evaluator: EmbeddingEvaluator,
+    file: Path,
+    train: Path,
+    encoder: ByteEncoder,
+    counts: np.ndarray,
+    steps: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Bits per byte with the tokenizer of a file, before and after fine-tuning; `counts` (V,) are of the model's own.
+
+    Missing control tokens are added to it. Of a large training set every n-th conversation is encoded. Raises
+    ValueError for a file that is no tokenizer.
+    """
+    loaded = load_tokenizer(file)
+    try:
+        other = ChatTokenizer(add_special_tokens(loaded.vocabulary, []), leading_space=loaded.leading_space)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    known, table = evaluator.tokenizer.vocabulary, embedding_table(evaluator.model)
+    corpus = evaluator.corpus(other)
+    embedding = transferred_embedding(deepcopy(encoder), other.vocabulary, known, table, counts)
+    result = {"plugged_in": evaluator.bits_per_byte(embedding.weight, corpus)}
+    if steps:
+        with train.open("rb") as lines:
+            sample = islice(lines, 0, None, 1 + train.stat().st_size // MAX_ENCODED_BYTES)
+            encoded, _ = encode_lines(sample, other, evaluator.template)
+        model = evaluator.fine_tuned(embedding, other, EncodedSplit(*encoded), steps=steps, seed=seed)
+        result["tuned"] = evaluator.bits_per_byte(embedding_table(model), corpus)
     return result

@@ -1,4 +1,4 @@
-"""Trains the network from bytes to embeddings on the rows of a trained model, and measures it.
+"""Trains the network from bytes to embeddings on the rows of a trained model, and measures its rows.
 
 Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row.
 """
@@ -6,23 +6,55 @@ Shapes: V vocabulary, N text tokens, L positions in a token, C channels of a row
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field, NonNegativeFloat
 from torch import Tensor, nn
 
 from chatmill.model.chat_model import initialise
 from chatmill.model.layers import Layer
-from chatmill.pipeline.progress import progress
+from chatmill.pipeline.params_file import NonNegativeInt, PositiveInt
+from chatmill.pipeline.progress import log, progress
 from chatmill.soft_tokenizer.byte_embedding import PAD_SYMBOL, ByteEncoder, ByteEncoderShape, spell_tokens
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.optimizer import Muon, learning_rate_factor
 
+
+class SoftTokenizerParameters(BaseModel, extra="forbid", frozen=True):
+    """The network, its training and its evaluation; params.yaml describes each parameter."""
+
+    width: Annotated[int, Field(gt=0, multiple_of=32)]
+    layers: PositiveInt
+    features: PositiveInt
+    longest: PositiveInt  # bytes of a token
+    steps: PositiveInt
+    contrast: NonNegativeFloat
+    held_out: Annotated[float, Field(gt=0, lt=1)]
+    conversations: PositiveInt
+    noise: bool
+    tune: NonNegativeInt  # steps
+    other_tokenizer: Path | None
+    seed: NonNegativeInt
+    threads: PositiveInt
+
+
 # The training data of the soft tokenizer: the bytes of each text token, and its row in a trained model.
 
+COUNTED_AT_ONCE = 1 << 24  # ids, each of which takes eight bytes while they are counted
 _PRIOR = 3000  # added to the count of each token; with 10, held-out rows were predicted worse
+
+
+def count_tokens(ids: NDArray[Any], vocab_size: int) -> NDArray[np.int64]:
+    """(V,): how often each id occurs, counted in parts: the ids may be larger than memory."""
+    counts = np.zeros(vocab_size, np.int64)
+    for start in range(0, len(ids), COUNTED_AT_ONCE):
+        counts += np.bincount(ids[start : start + COUNTED_AT_ONCE], minlength=vocab_size)
+    return counts
 
 
 @dataclass(frozen=True)
@@ -257,3 +289,42 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
 
 def _trim_padding(spelled: Tensor) -> Tensor:
     return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]
+
+
+# The network that the stage trains, and the metrics of its rows.
+
+
+class TrainedEncoder(NamedTuple):
+    encoder: ByteEncoder  # its last layer is fitted to all tokens
+    dataset: EmbeddingDataset
+    predicted: Tensor  # (N, R), by the network before that, which never saw the held-out tokens
+    metrics: dict[str, Any]  # of the rows that both predict
+
+
+def train_network(
+    vocabulary: Vocabulary, table: Tensor, counts: np.ndarray, parameters: SoftTokenizerParameters
+) -> TrainedEncoder:
+    """A network for a model's table (V, R), whose tokens occur `counts` (V,) times in its training data.
+
+    Truncated tokens are logged.
+    """
+    longest, held_out, seed = parameters.longest, parameters.held_out, parameters.seed
+    dataset = EmbeddingDataset.from_table(vocabulary, table, counts, longest=longest, held_out=held_out, seed=seed)
+    if cut := dataset.num_truncated:
+        remark = f"{cut} of {len(dataset.ids)} tokens are longer than {longest} bytes: only so many are read"
+        log("train_soft_tokenizer", remark)
+    shape = ByteEncoderShape(
+        width=parameters.width, layers=parameters.layers, longest=longest, ngrams=0, features=parameters.features
+    )
+    kept, everything = ~dataset.held_out, torch.ones_like(dataset.held_out)
+    encoder = fit_encoder(shape, dataset, kept, steps=parameters.steps, contrast=parameters.contrast, seed=seed)
+    predicted = predict(encoder, dataset.byte_ids)
+    fit_last_layer(encoder, dataset, everything, RIDGE_ALL)
+    rows = {
+        "kept": compute_metrics(predicted, dataset, kept, kept),
+        "held_out": compute_metrics(predicted, dataset, kept, dataset.held_out),
+        "all": compute_metrics(predict(encoder, dataset.byte_ids), dataset, everything, everything),
+    }
+    learnt = [rows[name]["variance_explained"]["plain"] for name in ("kept", "all")]
+    collapsed = any(share is None or not share >= MIN_EXPLAINED_VARIANCE for share in learnt)
+    return TrainedEncoder(encoder, dataset, predicted, {"longer_than_read": cut, "collapsed": collapsed, **rows})
