@@ -56,10 +56,10 @@ def main(
     if lengths := fitting_lengths(prompt_tokens, new_tokens, engines[0].context):
         workload = read_workload(model, onnx)
         cases = make_cases(engines, make_prompts(test, tokenizer, engines[0].template, lengths))
-        cases, repetitions = time_cases(cases, workload, new_tokens, repeats, threads)
-        timed = latencies(cases, repetitions, workload)
+        cases, bandwidths = time_cases(cases, workload, new_tokens, repeats, threads)
+        timed = latencies(cases, bandwidths, workload)
         if workload.weights:
-            content["limit"] = describe_limit(workload, repetitions, lengths[-1], timed)
+            content["limit"] = describe_limit(workload, bandwidths, lengths[-1], timed)
         for name, folder in progress(folders.items(), "measure memory"):
             timed[name]["peak_memory_mb"] = peak_memory_mb(folder, name, prompt_tokens=lengths[-1], threads=threads)
         content |= timed

@@ -3,13 +3,14 @@
 import json
 import random
 import resource
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
-from itertools import chain, islice
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -23,13 +24,14 @@ from chatmill.conversation import is_document, parse, record_segments, unescape
 from chatmill.engines.engine import ONNX_FILES, Engine
 from chatmill.inference.chat_template import CHATMILL_TEMPLATES
 from chatmill.inference.model_loading import engine_names, load_engine
-from chatmill.pipeline.processes import SOURCE_ROOT, die_with_parent
+from chatmill.pipeline.processes import die_with_parent, scripts_on_path
 from chatmill.pipeline.progress import log, progress
 from chatmill.record_files import read_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import BinaryTokenizer
 
 Metrics = dict[str, Any]
+Bandwidths = dict[int, float]  # bytes per second by the size of the buffer that is read
 
 # The least time of a token: that in which the machine's memory bandwidth lets it read the weights and the cache.
 
@@ -49,8 +51,8 @@ class Workload(NamedTuple):
         """Bytes read to generate one token after `tokens` others."""
         return self.weights[engine] + tokens * self.cached
 
-    def min_token_ms(self, engine: str, tokens: int, bandwidths: Mapping[int, float]) -> float:
-        """By the bandwidth in bytes per second of a buffer that is as large as the weights."""
+    def min_token_ms(self, engine: str, tokens: int, bandwidths: Bandwidths) -> float:
+        """By the bandwidth of a buffer that is as large as the weights."""
         return 1e3 * self.bytes_per_token(engine, tokens) / bandwidths[self.weights[engine]]
 
 
@@ -95,20 +97,17 @@ def median_seconds(action: Callable[[], object], trials: int = TRIALS) -> float:
 # The latency of engines, measured in turn, each time beside the bandwidth at the same time.
 
 SECONDS = 120  # for the repetitions of all cases
-RECOMPUTED_SECONDS = 2.0  # of a case without a cache, at most, if time is short
+RECOMPUTED_SECONDS = 2.0  # of a case without a cache, at most
 RECOMPUTED_TOKENS = 3  # tokens of a repetition without a cache, each of which processes the complete text
 RECOMPUTE_ENGINES = ("pytorch", "onnx")
 
 
-class Case(NamedTuple):
+@dataclass
+class Case:
     engine: Engine
     mode: str
     prompt: list[int]
-
-
-class Repetition(NamedTuple):
-    bandwidths: dict[int, float]
-    times: list[list[float]]
+    times: list[list[float]] = field(default_factory=list)  # of each repetition, the first of which warms up
 
 
 def fitting_lengths(prompt_tokens: Sequence[int], new_tokens: int, context: int) -> list[int]:
@@ -145,26 +144,25 @@ def make_cases(engines: Sequence[Engine], prompts: Iterable[list[int]]) -> list[
 
 def time_cases(
     cases: Sequence[Case], workload: Workload, new_tokens: int, repeats: int, threads: int
-) -> tuple[list[Case], list[Repetition]]:
-    """The measured cases, and the repetitions, without a first one that warms up.
+) -> tuple[list[Case], list[Bandwidths]]:
+    """The cases with their times, and the bandwidths at the time of each repetition.
 
-    Where that one shows that all would take longer than SECONDS, there are less repetitions, two at least, and long
-    cases without a cache are left out.
+    Cases without a cache that take long are left out. Where all would take longer than SECONDS, there are fewer
+    repetitions, two at least.
     """
-    seconds = [sum(token_times_ms(case, new_tokens)) / 1e3 for case in progress(cases, "warm up")]
-    timed = list(zip(cases, seconds, strict=True))
-    if sum(seconds) * repeats > SECONDS:
-        timed = [(case, took) for case, took in timed if case.mode == "cache" or took <= RECOMPUTED_SECONDS]
-    kept = [case for case, _ in timed]
-    number = min(repeats, max(2, int(SECONDS / sum(took for _, took in timed))))
+    for case in progress(cases, "warm up"):
+        case.times.append(token_times_ms(case, new_tokens))
+    kept = [case for case in cases if case.mode == "cache" or sum(case.times[0]) <= 1e3 * RECOMPUTED_SECONDS]
+    number = min(repeats, max(2, int(1e3 * SECONDS / sum(sum(case.times[0]) for case in kept))))
     if len(kept) < len(cases) or number < repeats:
         left_out = len(cases) - len(kept)
         log("benchmark", f"{number} repetitions, and {left_out} cases without a cache left out, to end in time")
-    repetitions = []
+    bandwidths = []
     for _ in progress(range(number), "time engines"):
-        bandwidths = {size: bandwidth(size, threads) for size in set(workload.weights.values())}
-        repetitions.append(Repetition(bandwidths, [token_times_ms(case, new_tokens) for case in kept]))
-    return kept, repetitions
+        bandwidths.append({size: bandwidth(size, threads) for size in set(workload.weights.values())})
+        for case in kept:
+            case.times.append(token_times_ms(case, new_tokens))
+    return kept, bandwidths
 
 
 def token_times_ms(case: Case, new_tokens: int) -> list[float]:
@@ -180,30 +178,28 @@ def token_times_ms(case: Case, new_tokens: int) -> list[float]:
     return times
 
 
-def latencies(cases: Sequence[Case], repetitions: Sequence[Repetition], workload: Workload) -> Metrics:
+def latencies(cases: Sequence[Case], bandwidths: Sequence[Bandwidths], workload: Workload) -> Metrics:
     """The times by engine, mode and length of the prompt."""
     result: Metrics = {case.engine.name: defaultdict(dict) for case in cases}
-    for index, (engine, mode, prompt) in enumerate(cases):
-        firsts, nexts = zip(
-            *((first, rest) for first, *rest in (times[index] for _, times in repetitions)), strict=True
-        )
-        medians = [median(rest) for rest in nexts]
-        found = {"ttft_ms": statistics(firsts, firsts), "token_ms": statistics([*chain(*nexts)], medians)}
-        if mode == "cache" and engine.name in workload.weights:
-            least = (workload.min_token_ms(engine.name, len(prompt), one.bandwidths) for one in repetitions)
-            found["reached"] = median(limit / own for limit, own in zip(least, medians, strict=True))
-        result[engine.name][mode][str(len(prompt))] = found
+    for case in cases:
+        engine, tokens, times = case.engine.name, len(case.prompt), np.array(case.times[1:])
+        first, following = times[:, 0], times[:, 1:]
+        medians = np.median(following, axis=1)
+        found: Metrics = {"ttft_ms": statistics(first, first), "token_ms": statistics(following, medians)}
+        if case.mode == "cache" and engine in workload.weights:
+            least = [workload.min_token_ms(engine, tokens, one) for one in bandwidths]
+            found["reached"] = float(np.median(least / medians))
+        result[engine][case.mode][str(tokens)] = found
     return result
 
 
-def statistics(times: Sequence[float], of_repetitions: Sequence[float]) -> Metrics:
+def statistics(times: NDArray[np.float64], of_repetitions: NDArray[np.float64]) -> Metrics:
     percentiles = {f"p{share}": float(np.percentile(times, share)) for share in (50, 95)}
-    return percentiles | {"spread": max(of_repetitions) / min(of_repetitions)}
+    return percentiles | {"spread": float(of_repetitions.max() / of_repetitions.min())}
 
 
-def describe_limit(workload: Workload, repetitions: Sequence[Repetition], tokens: int, timed: Metrics) -> Metrics:
+def describe_limit(workload: Workload, bandwidths: Sequence[Bandwidths], tokens: int, timed: Metrics) -> Metrics:
     """The limit of the float32 model after this number of tokens, and the share of theirs that engines reach."""
-    bandwidths = [one.bandwidths for one in repetitions]
     return {
         "bandwidth_gb_per_s": median(one[workload.weights["onnx"]] for one in bandwidths) / 1e9,
         "bytes_per_token": workload.bytes_per_token("onnx", tokens),
@@ -219,19 +215,17 @@ STATUS = Path("/proc/self/status")
 
 
 def peak_memory_mb(folder: Path, engine: str, *, prompt_tokens: int, threads: int) -> float:
-    command = [sys.executable, "-m", __name__, *map(str, (folder, engine, prompt_tokens, threads))]
-    environment = {"PYTHONPATH": SOURCE_ROOT}
-    result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return int(result.stdout) / 1e6
+    with scripts_on_path(), ProcessPoolExecutor(1, get_context("spawn"), die_with_parent) as pool:
+        return pool.submit(_chat, folder, engine, prompt_tokens, threads).result() / 1e6
 
 
-def main(folder: str, engine: str, prompt_tokens: str, threads: str) -> None:
-    die_with_parent()
-    loaded = load_engine(Path(folder), engine, device="cpu", threads=int(threads))
-    loaded.append([0] * int(prompt_tokens))
+def _chat(folder: Path, engine: str, prompt_tokens: int, threads: int) -> int:
+    """Bytes of the process at most, after a prompt and some tokens."""
+    loaded = load_engine(folder, engine, device="cpu", threads=threads)
+    loaded.append([0] * prompt_tokens)
     for _ in range(min(NEW_TOKENS, loaded.context - loaded.length)):
         loaded.append([0])
-    print(peak_bytes())
+    return peak_bytes()
 
 
 def peak_bytes() -> int:
@@ -274,7 +268,3 @@ def some_texts(test: Path) -> list[str]:
         if size >= TEXT_SIZE:
             break
     return texts
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
