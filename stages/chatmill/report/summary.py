@@ -109,11 +109,6 @@ def speeds_of(benchmark: Metrics) -> Metrics:
     return {row.name: significant(value) for row in SPEEDS if (value := at(metrics, row.place)) is not None}
 
 
-def times_of(benchmark: Metrics) -> Metrics:
-    """The times of each engine by which it is compared."""
-    return {engine: one.times for engine, one in nearest_latencies(benchmark).items()}
-
-
 class Latency(NamedTuple):
     engine: str
     mode: str  # "cache" or "recompute"
@@ -129,22 +124,25 @@ def measured_latencies(benchmark: Metrics) -> Iterator[Latency]:
                 yield Latency(engine, mode, int(prompt), measured[prompt])
 
 
-def nearest_latencies(benchmark: Metrics) -> dict[str, Latency]:
-    """That of each engine with its cache, after the prompt whose length is nearest to PROMPT_TOKENS."""
+def cached_latencies(benchmark: Metrics) -> list[Latency]:
+    """Those with a cache, in the order of how near the length of their prompts is to PROMPT_TOKENS."""
     cached = (one for one in measured_latencies(benchmark) if one.mode == "cache")
-    return {one.engine: one for one in sorted(cached, key=_distance, reverse=True)}
+    return sorted(cached, key=lambda one: abs(one.prompt - PROMPT_TOKENS))
+
+
+def times_of(benchmark: Metrics) -> Metrics:
+    """The times of each engine by which it is compared."""
+    return {one.engine: one.times for one in reversed(cached_latencies(benchmark))}
 
 
 def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
     """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
-    nearest = nearest_latencies(benchmark).values()
-    times = [(_distance(one), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt) for one in nearest]
-    _, milliseconds, engine, prompt = min(times, default=(None, None, None, None))
-    return engine, prompt, milliseconds
-
-
-def _distance(latency: Latency) -> int:
-    return abs(latency.prompt - PROMPT_TOKENS)
+    cached = cached_latencies(benchmark)
+    if not cached:
+        return None, None, None
+    nearest = [one for one in cached if one.prompt == cached[0].prompt]
+    best = min(nearest, key=lambda one: get_nested(one.times, "token_ms", "p50"))
+    return best.engine, best.prompt, get_nested(best.times, "token_ms", "p50")
 
 
 def at(metrics: Metrics, place: str) -> Any:

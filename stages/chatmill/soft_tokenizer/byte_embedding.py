@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import ChatModel
@@ -45,11 +46,9 @@ def spell_tokens(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -
     """
     if b"" in tokens:
         raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens of the vocabulary are empty: no bytes to read")
-    read = [token[:longest] for token in tokens]
-    spelled = torch.full((len(read), 2 + max(map(len, read), default=0)), PAD_SYMBOL)
-    for row, token, kind in zip(spelled, read, kinds, strict=True):
-        row[: len(token) + 2] = torch.tensor([START + kind, *token, TOKEN_END])
-    return spelled
+    pairs = zip(tokens, kinds, strict=True)
+    spelled = [torch.tensor([START + kind, *token[:longest], TOKEN_END]) for token, kind in pairs]
+    return pad_sequence(spelled, batch_first=True, padding_value=PAD_SYMBOL)
 
 
 class ByteEncoder(nn.Module):

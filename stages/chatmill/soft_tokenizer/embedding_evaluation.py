@@ -139,16 +139,6 @@ def with_embedding_table(model: ChatModel, table: Tensor) -> ChatModel:
     return other.eval()
 
 
-def plug_in(model: ChatModel, embedding: ByteEmbedding) -> None:
-    """Replace the embedding, and a head of its own, by rows computed from bytes at each call, to be trained."""
-    width = model.config.hidden_size
-    if model.config.tie_word_embeddings:
-        model.model.embed_tokens = embedding
-    else:
-        model.model.embed_tokens = EmbeddingSlice(embedding, 0, width)
-        model.lm_head = EmbeddingSlice(embedding, width, width)
-
-
 # The evaluator, which also fine-tunes a model together with the network that makes its embeddings from bytes.
 
 LEARNING_RATE = 0.001  # of the matrices
@@ -183,8 +173,12 @@ class EmbeddingEvaluator:
 
         `embedding` is trained with it. Raises ValueError if no conversation has anything to train on.
         """
-        model = with_embedding_table(self.model, embedding.table())
-        plug_in(model, embedding)
+        model, width = with_embedding_table(self.model, embedding.table()), self.model.config.hidden_size
+        if model.config.tie_word_embeddings:
+            model.model.embed_tokens = embedding
+        else:
+            model.model.embed_tokens = EmbeddingSlice(embedding, 0, width)
+            model.lm_head = EmbeddingSlice(embedding, width, width)
         context, vocabulary = min(model.config.max_position_embeddings, MAX_ROW), tokenizer.vocabulary
         spans = truncate_conversations(train, context, self.template, vocabulary.special)
         if not len(spans.starts):

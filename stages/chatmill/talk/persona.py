@@ -99,19 +99,17 @@ SlotWord = Annotated[
 ]
 
 
-class ExchangeSection(StrictModel):
-    """What a user says in many ways, what is answered, and the exchanges that may come next."""
-
-    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1
-    known: Texts
-    held_back: Texts
-    answers: Texts
-    follow: Annotated[dict[Name, "ExchangeSection"], BeforeValidator(_numbered)] = Field({})
-
-
 class Phrasings(StrictModel):
     known: Texts
     held_back: Texts
+
+
+class ExchangeSection(Phrasings):
+    """What a user says in many ways, what is answered, and the exchanges that may come next."""
+
+    weight: Annotated[float, Field(gt=0, le=1_000_000)] = 1
+    answers: Texts
+    follow: Annotated[dict[Name, "ExchangeSection"], BeforeValidator(_numbered)] = Field({})
 
 
 class FactSection(StrictModel):
@@ -245,8 +243,8 @@ class _Reader:
 
     def _fact(self, name: str, section: FactSection) -> Fact:
         place, path = f"facts.{name}", f"facts/{name}"
-        tell = _section(section.tell, section.reply)
-        ask, untold = _section(section.ask, section.answers), _section(section.ask, section.unknown)
+        tell = ExchangeSection(**dict(section.tell), answers=section.reply)
+        ask, untold = (ExchangeSection(**dict(section.ask), answers=one) for one in (section.answers, section.unknown))
         told = self._exchange(f"{place}.tell", f"{path}/tell", tell, frozenset(), f"{place}.reply")
         certain = frozenset.intersection(*map(needed_slots, told.phrasings))
         return Fact(
@@ -319,10 +317,6 @@ def _parse_text(text: str, words: Words) -> Node:
     if not all(map(letters, texts(node, {}))):
         raise ValueError("may be empty: remove an empty alternative, or add words")
     return node
-
-
-def _section(phrasings: Phrasings, answers: list[str]) -> ExchangeSection:
-    return ExchangeSection(known=phrasings.known, held_back=phrasings.held_back, answers=answers)
 
 
 def _words(name: str, entries: list[SlotWord]) -> list[Word | Node]:
