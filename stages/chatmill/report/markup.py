@@ -5,10 +5,11 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
-# Reads values from nested metrics, and formats them for the page.
+# Reads values from nested metrics, and formats them for the page, in which what was not measured is None or undefined.
 
 Metrics = dict[str, Any]
 STYLE = Path(__file__).with_name("style.css").read_text(encoding="utf-8")
@@ -22,8 +23,8 @@ def get_nested(metrics: Any, *keys: str, default: Any = None) -> Any:
 
 
 def number(value: float | None, decimals: int | None = None) -> str:
-    """A number as text: with `decimals`, or else three digits, or commas if it is an integer; a dash for None."""
-    if value is None:
+    """A number as text: with `decimals`, or else three digits, or commas if it is an integer; a dash for none."""
+    if not isinstance(value, Real):
         return "–"
     if decimals is not None:
         return f"{value:.{decimals}f}"
@@ -33,18 +34,18 @@ def number(value: float | None, decimals: int | None = None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage; a dash for None."""
-    return "–" if share is None else f"{100 * share:.1f} %"
+    """A share as a percentage; a dash where there is none."""
+    return f"{100 * share:.1f} %" if isinstance(share, Real) else "–"
 
 
 def percent_range(limits: Sequence[float] | None) -> str:
-    """The interval of a share as percentages; a dash for None."""
-    return "–" if limits is None else f"{100 * limits[0]:.1f} to {100 * limits[1]:.1f} %"
+    """The interval of a share as percentages; a dash where there is none."""
+    return f"{100 * limits[0]:.1f} to {100 * limits[1]:.1f} %" if limits else "–"
 
 
 def bits_range(limits: Sequence[float] | None, decimals: int = 3) -> str:
-    """The interval of bits per byte as text; a dash for None."""
-    return "–" if limits is None else " to ".join(number(limit, decimals) for limit in limits)
+    """The interval of bits per byte as text; a dash where there is none."""
+    return " to ".join(number(limit, decimals) for limit in limits) if limits else "–"
 
 
 def in_bits(value: float | None) -> str:

@@ -1,17 +1,17 @@
 """The page of a run, made from its metrics by a template."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import ChainableUndefined, Environment, Template, Undefined
+from jinja2 import ChainableUndefined, Environment, Template
 
 from chatmill.report import markup
 from chatmill.report.chart import latency_chart
 from chatmill.report.inputs import Origin
-from chatmill.report.markup import Html, Metrics, get_nested, in_bits, percent
+from chatmill.report.markup import Html, Metrics, get_nested
 from chatmill.report.summary import BETTER, PROMPT_TOKENS, VERDICTS, WORSE, Figure, measured_latencies
 
 TOKEN_SUBSETS = {"kept": "trained on", "held_out": "held out", "all": "all, trained on"}  # tokens of the soft tokenizer
@@ -59,14 +59,7 @@ def skill_names(evaluation: Metrics) -> list[str]:
 def _template() -> Template:
     settings: dict[str, Any] = {"lstrip_blocks": True, "trim_blocks": True, "undefined": ChainableUndefined}
     environment = Environment(autoescape=True, finalize=markup.to_html, **settings)
-    for show in (markup.number, percent, in_bits, markup.percent_range, markup.bits_range):
-        environment.filters[show.__name__] = _of_measured(show)
+    shown = (markup.number, markup.percent, markup.in_bits, markup.percent_range, markup.bits_range)
+    environment.filters |= {show.__name__: show for show in shown}
     environment.filters |= {"anchor": markup.anchor, "spaced": lambda name: name.replace("_", " ")}
     return environment.from_string(files("chatmill.report").joinpath("sections.html.jinja").read_text("utf-8"))
-
-
-def _of_measured(show: Callable[..., str]) -> Callable[..., str]:
-    def shown(value: Any, *options: int) -> str:
-        return show(None if isinstance(value, Undefined) else value, *options)
-
-    return shown

@@ -137,12 +137,12 @@ def times_of(benchmark: Metrics) -> Metrics:
 
 def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
     """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
-    cached = cached_latencies(benchmark)
-    if not cached:
-        return None, None, None
-    nearest = [one for one in cached if one.prompt == cached[0].prompt]
-    best = min(nearest, key=lambda one: get_nested(one.times, "token_ms", "p50"))
-    return best.engine, best.prompt, get_nested(best.times, "token_ms", "p50")
+    times = [
+        (abs(one.prompt - PROMPT_TOKENS), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt)
+        for one in cached_latencies(benchmark)
+    ]
+    _, milliseconds, engine, prompt = min(times, default=(None, None, None, None))
+    return engine, prompt, milliseconds
 
 
 def at(metrics: Metrics, place: str) -> Any:

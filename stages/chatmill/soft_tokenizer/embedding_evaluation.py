@@ -87,16 +87,12 @@ def _in_other_case(word: str, rng: random.Random) -> str:
 def _with_rare_word(word: str, rng: random.Random, replaced: dict[str, str]) -> str:
     """At times an invented word, in the whole text the same one: `replaced` has those of the words before."""
     known = word.lower()
-    if known not in replaced:
-        replaced[known] = _invented(rng) if rng.random() < RARE else known
-    if replaced[known] == known:
+    if known not in replaced and rng.random() < RARE:
+        syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
+        replaced[known] = "".join(syllables) + rng.choice(_ENDS)
+    if replaced.setdefault(known, known) == known:
         return word
     return replaced[known].capitalize() if word[0].isupper() else replaced[known]
-
-
-def _invented(rng: random.Random) -> str:
-    syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))
-    return "".join(syllables) + rng.choice(_ENDS)
 
 
 # The embedding table of a chat model, and its replacement by rows that a network makes from bytes.
