@@ -8,8 +8,7 @@ the same prompts in turn, round after round, each in a process of its own that i
 prompt, the memory bandwidth is measured with the same threads: a token takes at least as long as reading the weights.
 Cells are medians over the rounds: milliseconds to the first token / for each next one. Ratios are taken within a round;
 their least and largest are in parentheses, and after them is the ratio of the fastest times, which other processes of
-the machine did not slow down. With --busy,
-another process keeps one core busy during every second answer.
+the machine did not slow down. With --busy, another process keeps one core busy during every second answer.
 """
 
 import argparse
