@@ -46,8 +46,8 @@ def main(
 
     `external` is the folder of `parameters.other_tokenizer`, the file of another tokenizer than the model's.
     """
-    if parameters.other_tokenizer is not None:
-        check_external(parameters.other_tokenizer, external, "train_soft_tokenizer.other_tokenizer")
+    if (other := parameters.other_tokenizer) is not None:
+        check_external(other, external, "train_soft_tokenizer.other_tokenizer")
     torch.set_num_threads(parameters.threads)
     vocabulary = read_folder(tokenizer)
     evaluator, metadata = make_evaluator(model, tokens, vocabulary, test, parameters.conversations)
@@ -68,10 +68,9 @@ def main(
         result["noisy"] = measure_noisy(evaluator, plugged)
 
     # By parameter, plug in another tokenizer, and fine-tune with embeddings made from bytes.
-    if parameters.other_tokenizer is not None:
-        result["other_tokenizer"] = measure_transfer(
-            evaluator, parameters.other_tokenizer, train, encoder, counts, parameters.tune, parameters.seed
-        )
+    if other is not None:
+        transfer = measure_transfer(evaluator, other, train, encoder, counts, parameters.tune, parameters.seed)
+        result["other_tokenizer"] = transfer
     if parameters.tune:
         soft = evaluator.fine_tuned(embedding, evaluator.tokenizer, split, steps=parameters.tune, seed=parameters.seed)
         result["bits_per_byte"]["tuned"] = evaluator.bits_per_byte(embedding_table(soft), evaluator.corpus())
