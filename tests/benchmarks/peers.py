@@ -27,7 +27,7 @@ import numpy as np
 from peer_files import read_config
 
 from chatmill.engines.engine import ONNX_FILES, Engine
-from chatmill.engines.onnx_engine import SPIN_OPTIONS, Session, SharedCacheEngine
+from chatmill.engines.onnx_engine import SPIN_OPTIONS, Session, SharedCaches
 from chatmill.inference.model_loading import load_engine
 from chatmill.pipeline.processes import die_with_parent
 
@@ -222,7 +222,7 @@ def open_by_name(name: str, folder: Path, threads: int) -> Answering:
         return LlamaCpp(folder / "gguf" / f"model-{name.removeprefix('llama_')}.gguf", threads, context)
     if name in WAITING:
         session = waiting_session(folder / "onnx" / ONNX_FILES["onnx"], threads, spinning=name == "onnx_spinning")
-        return Ours(SharedCacheEngine(session, "onnx"))
+        return Ours(Engine(SharedCaches(session), "onnx", fingerprint="", template=""))
     return Ours(load_engine(folder / ("model" if name == "pytorch" else "onnx"), name, device="cpu", threads=threads))
 
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chatmill.engines.engine import make_chat_batch
+from chatmill.engines.engine import ChatBatch
 from chatmill.inference.chat_session import ChatSession
 from chatmill.inference.model_loading import load_engine
 from export_onnx import main as export
@@ -48,7 +48,7 @@ ACTIONS = st.lists(
 @settings(max_examples=30)
 @given(actions=ACTIONS)
 def test_each_chat_gets_the_logits_it_would_get_alone_whatever_the_others_do(engines, name, actions):
-    batch = make_chat_batch(engines[name], ROWS)
+    batch = ChatBatch(engines[name], ROWS)
     chats, texts = batch.chats, {chat: [] for chat in batch.chats}
     for action, number in actions:
         if action == "append":
@@ -67,7 +67,7 @@ def test_each_chat_gets_the_logits_it_would_get_alone_whatever_the_others_do(eng
 
 @each_engine
 def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
-    questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], make_chat_batch(engines[name], ROWS).chats
+    questions, chats = ["Hi", "What is 2 + 2?", "Bye" * 20], ChatBatch(engines[name], ROWS).chats
     sessions = [ChatSession(chat, byte_tokenizer(), max_tokens=12) for chat in chats]
     streams = [session.ask(question) for session, question in zip(sessions, questions, strict=True)]
     turns = list(zip_longest(*streams, fillvalue=""))
@@ -78,6 +78,6 @@ def test_sessions_that_take_turns_say_what_one_alone_says(engines, name):
 
 @each_engine
 def test_a_token_outside_the_vocabulary_is_refused(engines, name):
-    batch = make_chat_batch(engines[name], 1)
+    batch = ChatBatch(engines[name], 1)
     with pytest.raises(ValueError, match="expected 0 to 319"):
         batch.step([(batch.chats[0], 320)])

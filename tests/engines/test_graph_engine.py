@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from chatmill.inference.model_loading import open_onnx_engine
 from support.external_graphs import CONTEXT, GRAPHS, VOCAB_SIZE, logits_of, plain
 
-PRECISION = {"half precision": 2e-2, "bfloat16": 1e-1}
+PRECISION = {"half precision": 2e-2}
 each_graph = pytest.mark.parametrize("name", GRAPHS)
 
 
@@ -95,28 +95,20 @@ PAST = "past_key_values.0.key"
 @pytest.mark.parametrize(
     ("name", "shape", "expected"),
     [
-        ("speaker_ids", ["batch", "time"], r"\) is not recognised: expected input_ids, attention_mask, "),
-        ("attention_mask", ["batch", 1, "time", "total"], r"\): expected \(batch, time\)"),
-        (
-            "position_ids",
-            ["batch", 48],
-            r"tensor\(float\), \['batch', 48\]\): expected \(batch, time\), with the time open",
-        ),
-        ("token_type_ids", [3, "time"], r"\): expected \(batch, time\)"),
-        (PAST, ["batch", "past", 2, 8], r"\): expected \(batch, heads, past, size\)"),
-        (PAST, ["batch", 2, 48, 8], r"\): expected \(.*, batch and past open"),
-        (PAST, ["batch", "past", 16], r"\): expected \(batch, heads, past, size\)"),
-        ("past_0", [2, "batch", 2, "past", 8], r"\): expected an output 'present_0'"),
+        ("speaker_ids", ["batch", "time"], "is not recognised: expected input_ids, attention_mask, "),
+        (PAST, ["batch", 2, "past", "D"], r"is \['batch', 2, 'past', 'D'\]: expected \(batch, heads, past, size\)"),
+        (PAST, ["batch", "past", 16], r"is \['batch', 'past', 16\]: expected \(batch, heads, past, size\)"),
     ],
 )
 def test_an_input_that_is_not_as_expected_is_named_with_its_file(tmp_path, name, shape, expected):
-    with pytest.raises(ValueError, match=rf"^\S+model\.onnx: input '{name}' \(.*{expected}"):
+    with pytest.raises(ValueError, match=rf"^\S+model\.onnx: input '{name}' {expected}"):
         open_file(graph_file(tmp_path, {name: shape}, ["logits", "present.0.key"]))
 
 
-def test_a_graph_without_logits_is_told_with_what_it_has(tmp_path):
-    with pytest.raises(ValueError, match=r"model\.onnx: expected an input .* an output logits, got input_ids, x$"):
-        open_file(graph_file(tmp_path, {}, ["x"]))
+@pytest.mark.parametrize(("inputs", "outputs"), [({}, ["x"]), ({PAST: ["batch", 2, "past", 8]}, ["logits"])])
+def test_a_graph_without_logits_or_a_present_is_told_with_what_it_has(tmp_path, inputs, outputs):
+    with pytest.raises(ValueError, match=rf"model\.onnx: expected .* the outputs logits.*, got .*, {outputs[-1]}$"):
+        open_file(graph_file(tmp_path, inputs, outputs))
 
 
 def test_a_present_that_has_lost_tokens_is_refused(tmp_path):

@@ -156,7 +156,6 @@ GRAPHS = {  # by their special feature: the original, and how it is exported
     "keys and values of bert": ("bert", partial(cached, kind="bert")),
     "keys and values of bloom": ("bloom", partial(cached, kind="bloom")),
     "half precision": ("llama", partial(cached, dtype=torch.float16)),
-    "bfloat16": ("llama", partial(cached, dtype=torch.bfloat16)),
     "a mask of floats": ("llama", partial(cached, mask=torch.float32)),
     "logits to keep": ("gpt2", partial(cached, kind="gpt2", keep=True)),
     "a stacked past": ("gpt2", stacked),

@@ -1,11 +1,14 @@
 """An engine without a model: it generates the ids of a script."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 
 class ScriptedEngine:
     """Makes one id of the script the likeliest at each call; records the ids it was given."""
 
+    caches = SimpleNamespace(with_rows=lambda rows: None)
     name, device, num_bytes, fingerprint, template = "scripted", "cpu", 0, "", "chatml"
 
     def __init__(self, script, *, vocab_size, context):

@@ -6,7 +6,6 @@ Shapes: R rows (sequences), B of them read at once, T time (tokens given), K key
 D head size, V vocabulary.
 """
 
-import ctypes
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +16,11 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-from chatmill.engines.engine import CachedEngine, as_memory_error, default_threads
+from chatmill.engines.engine import as_memory_error, default_threads
 
 _KINDS = [kind for kind in vars(state).values() if isinstance(kind, type) and issubclass(kind, Exception)]
 ERRORS: tuple[type[Exception], ...] = (*_KINDS, MemoryError, RuntimeError)
-_BFLOAT16 = 16  # its number in ONNX; as NumPy has none, it is represented by the upper half of a float32
-_TYPES = {"bfloat16": np.uint16, "double": np.float64, "float": np.float32}
+_NUMPY_NAMES = {"double": "float64", "float": "float32"}
 SPIN_OPTIONS = {  # idle threads spin for a millisecond before they sleep, which is 1.3 to 1.8 times as fast
     "allow_spinning": "1",
     "spin_duration_us": "1000",
@@ -40,9 +38,8 @@ class Session:
 
     def __init__(self, file: Path, *, threads: int | None = None, device: str = "cpu") -> None:
         """Raises ValueError where ONNX Runtime cannot read the file, or does not have the device."""
-        self.file = file
+        self.file, self.num_bytes = file, graph_bytes(file)
         providers = _providers(device)
-        self.num_bytes = graph_bytes(file)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or default_threads()
         for name, value in SPIN_OPTIONS.items():
@@ -56,18 +53,23 @@ class Session:
         self.device = device if device not in ("auto", "cpu") else "cuda:0" if "CUDA" in provider else "cpu"
         if not provider.lower().startswith(self.device.partition(":")[0]):
             raise ValueError(f"device {device!r}: ONNX Runtime cannot start it here: try cpu")
-        self._types = {node.name: node.type for node in self.session.get_inputs()}
+        self.inputs = {node.name: node for node in self.session.get_inputs()}
+        self.dtypes = {name: self._dtype(name) for name in self.inputs}
         self.metadata: Mapping[str, str] = self.session.get_modelmeta().custom_metadata_map
 
-    def zeros(self, name: str, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(shape, _dtype(self._types[name]))
+    def _dtype(self, name: str) -> np.dtype:
+        """The NumPy type of an input, whose type in the graph is as `tensor(float16)`."""
+        kind: str = self.inputs[name].type.removeprefix("tensor(").removesuffix(")")
+        try:
+            return np.dtype(_NUMPY_NAMES.get(kind, kind))
+        except TypeError as error:
+            raise ValueError(f"{self.file}: input {name!r} is {kind}: export it in float32 or float16") from error
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The outputs by name. Raises ValueError in one line, or MemoryError, where the graph does not run."""
         with self._errors_in_a_line():
-            values = {name: _to_value(array, self._types[name]) for name, array in feed.items()}
-            results = self.session.run_with_ort_values(outputs, values)
-            return {name: _to_array(value) for name, value in zip(outputs, results, strict=True)}
+            values = {name: array.astype(self.dtypes[name], copy=False) for name, array in feed.items()}
+            return dict(zip(outputs, self.session.run(outputs, values), strict=True))
 
     def run_bound(self, binding: onnxruntime.IOBinding) -> None:
         """Run with the bound inputs and outputs; errors are those of `run`."""
@@ -96,29 +98,6 @@ def _providers(device: str) -> list[Any]:
     return [chosen] if kind == "cpu" else [chosen, "CPUExecutionProvider"]
 
 
-def _to_value(array: np.ndarray, kind: str) -> onnxruntime.OrtValue:
-    if "bfloat16" not in kind:
-        array = np.ascontiguousarray(array, _dtype(kind))
-        return onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    if array.dtype != np.uint16:
-        array = (np.ascontiguousarray(array, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, _BFLOAT16)
-
-
-def _to_array(value: onnxruntime.OrtValue) -> np.ndarray:
-    if "bfloat16" not in value.data_type():
-        array: np.ndarray = value.numpy()
-        return array
-    raw = (ctypes.c_char * value.tensor_size_in_bytes()).from_address(value.data_ptr())
-    return np.frombuffer(raw, np.uint16).reshape(value.shape()).copy()
-
-
-def _dtype(kind: str) -> np.dtype:
-    """The NumPy type of `tensor(float16)`."""
-    name = kind.removeprefix("tensor(").removesuffix(")")
-    return np.dtype(_TYPES.get(name, name))
-
-
 def _line(error: Exception) -> str:
     return re.sub(r"^\[ONNXRuntimeError\] : \d+ : ", "", " ".join(str(error).split()))[:400]
 
@@ -141,26 +120,27 @@ class DecodeStep(NamedTuple):
 class SharedCaches:
     """The graph, with (R, K, L, D) keys and values of each layer; the caller knows how much of a row is filled."""
 
-    continues = True
-
-    def __init__(self, session: Session, rows: int) -> None:
-        self._session, graph = session, session.session
+    def __init__(self, session: Session, rows: int = 1) -> None:
+        self._session, self.device, self.num_bytes = session, session.device, session.num_bytes
         self.context = int(session.metadata["chatmill.context"])
-        self.vocab_size = graph.get_outputs()[0].shape[-1]
-        pasts = [node for node in graph.get_inputs() if node.name.startswith("past_key_values.")]
+        self.vocab_size: int = session.session.get_outputs()[0].shape[-1]
+        pasts = [node for name, node in session.inputs.items() if name.startswith("past_key_values.")]
         shapes = {node.name: (rows, node.shape[1], self.context, node.shape[3]) for node in pasts}
         self._caches = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
         self._steps: dict[range, DecodeStep] = {}
         self._readers: dict[int, onnxruntime.IOBinding] = {}
 
-    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
+    def with_rows(self, rows: int) -> "SharedCaches":
+        return SharedCaches(self._session, rows)
+
+    def read(self, row: int, ids: Sequence[int], past: int, *, all_logits: bool = False) -> np.ndarray:
         if len(ids) == 1:
-            last: np.ndarray = self.step(ids, [past], row)[0]
-            return last
+            return self.step(ids, [past], row)
+        if all_logits:
+            return self._run(row, ids, past, keep=len(ids))
         for start in range(0, len(ids), PREFILL_CHUNK):
-            logits = self.run(row, ids[start : start + PREFILL_CHUNK], past + start, keep=1)
-        last = logits[0]
-        return last
+            logits = self._run(row, ids[start : start + PREFILL_CHUNK], past + start, keep=1)
+        return logits
 
     def step(self, ids: Sequence[int], pasts: Sequence[int], first: int = 0) -> np.ndarray:
         """Read one id for each row from `first` on."""
@@ -172,7 +152,11 @@ class SharedCaches:
         self._session.run_bound(step.binding)
         return step.logits[:, 0].copy()
 
-    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
+    def swap(self, first: int, second: int, length: int) -> None:
+        for cache in self._caches.values():
+            cache[[first, second], :, :length] = cache[[second, first], :, :length]
+
+    def _run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
         """Read ids into a row after `past` tokens: logits (keep, V) of the last."""
         binding = self._readers.get(row) or self._readers.setdefault(row, self._new_binding(range(row, row + 1)))
         total = past + len(ids)
@@ -183,10 +167,6 @@ class SharedCaches:
         self._session.run_bound(binding)
         logits: np.ndarray = binding.get_outputs()[0].numpy()[0]
         return logits
-
-    def swap(self, first: int, second: int, length: int) -> None:
-        for cache in self._caches.values():
-            cache[[first, second], :, :length] = cache[[second, first], :, :length]
 
     def _new_step(self, rows: range) -> DecodeStep:
         B, binding = len(rows), self._new_binding(rows)
@@ -213,18 +193,3 @@ def _bind_inputs(
     names = ("input_ids", "seqlens_k", "total_sequence_length", "logits_to_keep")
     for name, array in zip(names, (ids, last, total, np.array([keep], np.int64)), strict=True):
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
-
-
-class SharedCacheEngine(CachedEngine):
-    """Runs the `shared` graph of chatmill.onnx_export.graphs."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        caches = SharedCaches(session, rows=1)
-        super().__init__(caches, 0, caches.vocab_size, caches.context)
-        self.name, self.device, self.num_bytes = name, session.device, session.num_bytes
-        self.fingerprint = session.metadata["chatmill.fingerprint"]
-        self.template = session.metadata["chatmill.template"]
-        self._session = session
-
-    def new_caches(self, rows: int) -> SharedCaches:
-        return SharedCaches(self._session, rows)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from chatmill.engines.engine import check_append, check_rewind, default_threads, memory_errors
+from chatmill.engines.engine import Engine, default_threads, memory_errors
 from chatmill.model.chat_model import ChatModel
-from chatmill.model.layers import INITIAL_CACHE_LENGTH
 
 
 class CacheView(NamedTuple):
@@ -21,43 +21,35 @@ class CacheView(NamedTuple):
 
     keys: list[Tensor]  # (B, K, L, D) of each layer
     values: list[Tensor]
-    positions: Tensor  # (B, T) of the ids that are read
+    positions: Tensor | None  # (B, T) of the ids that are read; None for one row, whose ids follow its past
     length: int  # of the longest past
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Two (B, K, T, D) -> two (B, K, S, D): each row appended to its own past."""
-        rows, end = torch.arange(len(keys), device=keys.device)[:, None], self.length + keys.shape[2]
-        self.keys[layer][rows, :, self.positions] = keys.transpose(1, 2)
-        self.values[layer][rows, :, self.positions] = values.transpose(1, 2)
-        return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
+        end, cached = self.length + keys.shape[2], (self.keys[layer], self.values[layer])
+        for cache, added in zip(cached, (keys, values), strict=True):
+            if self.positions is None:
+                cache[:, :, self.length : end] = added
+            else:
+                rows = torch.arange(len(added), device=added.device)[:, None]
+                cache[rows, :, self.positions] = added.transpose(1, 2)
+        return cached[0][:, :, :end], cached[1][:, :, :end]
 
 
 class TorchCaches:
-    """The model, with (R, K, L, D) keys and values of each layer. L grows by doubling, for all rows alike."""
+    """The model, with keys and values of R rows. Room for more tokens grows by doubling, for all rows alike."""
 
-    continues = True
+    def __init__(self, model: ChatModel, rows: int = 1) -> None:
+        self.vocab_size, self.context = model.config.vocab_size, model.config.max_position_embeddings
+        self.num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        self._model, self._cache = model, model.new_cache(rows, self.context)
+        self.device = str(self._cache.keys[0].device)
 
-    def __init__(self, model: ChatModel, rows: int, device: str) -> None:
-        config = model.config
-        self._model, self._device = model, device
-        shape = (
-            rows,
-            config.num_key_value_heads,
-            min(INITIAL_CACHE_LENGTH, config.max_position_embeddings),
-            config.head_dim,
-        )
-        weight = model.model.embed_tokens.weight
-        self._keys, self._values = (
-            [weight.new_zeros(shape) for _ in range(config.num_hidden_layers)] for _ in ("keys", "values")
-        )
+    def with_rows(self, rows: int) -> "TorchCaches | None":
+        return None if self._model.config.variant.sliding_window else TorchCaches(self._model, rows)
 
-    def read(self, row: int, ids: Sequence[int], past: int) -> np.ndarray:
-        last: np.ndarray = self.run(row, ids, past, keep=1)[-1]
-        return last
-
-    def run(self, row: int, ids: Sequence[int], past: int, *, keep: int) -> np.ndarray:
-        """All logits are kept unless `keep` is 1."""
-        logits: np.ndarray = self._run(slice(row, row + 1), [list(ids)], [past], last_only=keep == 1)[0]
+    def read(self, row: int, ids: Sequence[int], past: int, *, all_logits: bool = False) -> np.ndarray:
+        logits: np.ndarray = self._run(slice(row, row + 1), [list(ids)], [past], last_only=not all_logits)[0]
         return logits
 
     def step(self, ids: Sequence[int], pasts: Sequence[int]) -> np.ndarray:
@@ -65,40 +57,36 @@ class TorchCaches:
 
     @torch.inference_mode()
     def swap(self, first: int, second: int, length: int) -> None:
-        for cache in (*self._keys, *self._values):
+        for cache in (*self._cache.keys, *self._cache.values):
             cache[[first, second], :, :length] = cache[[second, first], :, :length]
 
     @torch.inference_mode()
     def _run(self, rows: slice, ids: list[list[int]], pasts: Sequence[int], *, last_only: bool) -> np.ndarray:
         """(B, T) ids -> logits (B, T, V), or (B, 1, V) of the last position."""
         past, time = max(pasts), len(ids[0])
-        with memory_errors(self._device):
+        with memory_errors(self.device):
             self._make_room(past + time)
-            batch, columns = torch.tensor(ids, device=self._device), torch.arange(past + time, device=self._device)
-            positions = torch.tensor(pasts, device=self._device)[:, None] + columns[:time]
-            mask = columns <= positions[:, None, :, None]
-            keys, values = ([layer[rows] for layer in caches] for caches in (self._keys, self._values))
-            cache = CacheView(keys, values, positions, past)
-            logits: Tensor = self._model(batch, positions, mask, cache, last_only=last_only)
+            batch, positions, mask = torch.tensor(ids, device=self.device), None, None
+            if len(ids) > 1:
+                columns = torch.arange(past + time, device=self.device)
+                positions = torch.tensor(pasts, device=self.device)[:, None] + columns[:time]
+                mask = columns <= positions[:, None, :, None]
+            keys, values = ([layer[rows] for layer in cached] for cached in (self._cache.keys, self._cache.values))
+            view = CacheView(keys, values, positions, past)
+            logits: Tensor = self._model(batch, positions, mask, view, last_only=last_only)
             return logits.float().cpu().numpy()
 
     def _make_room(self, length: int) -> None:
-        old = self._keys[0].shape[2]
-        if length <= old:
-            return
-        new = min(max(length, 2 * old), self._model.config.max_position_embeddings)
-        for caches in (self._keys, self._values):
-            for layer, cache in enumerate(caches):
-                B, K, L, D = cache.shape
-                caches[layer] = cache.new_zeros(B, K, new, D)
-                caches[layer][:, :, :L] = cache
+        room = self._cache.values[-1].shape[2]  # of the last that grows
+        if length > room:
+            room = min(self.context, max(length, 2 * room))
+            for tensors in (self._cache.keys, self._cache.values):
+                for layer, cached in enumerate(tensors):
+                    tensors[layer] = F.pad(cached, (0, 0, 0, room - cached.shape[2]))
 
 
-# One chat, on the CPU or an accelerator.
-
-
-class PyTorchEngine:
-    """A ChatModel with its cache. The number of threads is PyTorch's own, one for the whole process."""
+class PyTorchEngine(Engine):
+    """A ChatModel on a device. The number of threads is PyTorch's own, one for the whole process."""
 
     def __init__(
         self,
@@ -109,50 +97,9 @@ class PyTorchEngine:
         device: str = "auto",
         threads: int | None = None,
     ) -> None:
-        self.name, self.fingerprint, self.template = "pytorch", fingerprint, template
-        self._device = resolve_device(device)
-        self.device = str(self._device)
-        self.vocab_size, self.context = model.config.vocab_size, model.config.max_position_embeddings
         torch.set_num_threads(threads or default_threads())
-        self.model = model.to(self._device).eval()
-        self.num_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        self._cache = self.model.new_cache(1, self.context)
-
-    @property
-    def length(self) -> int:
-        return self._cache.length
-
-    def append(self, ids: Sequence[int]) -> np.ndarray:
-        check_append(self, ids)
-        last: np.ndarray = self._run(ids, last_only=True)[-1]
-        return last
-
-    def rewind(self, length: int) -> None:
-        check_rewind(self, length)
-        self._cache.length = length
-
-    def sequence_logits(self, ids: Sequence[int]) -> np.ndarray:
-        self.rewind(0)
-        check_append(self, ids)
-        logits = self._run(ids, last_only=False)
-        self.rewind(0)
-        return logits
-
-    def new_caches(self, rows: int) -> TorchCaches | None:
-        config = self.model.config
-        return None if config.variant.sliding_window else TorchCaches(self.model, rows, self.device)
-
-    @torch.inference_mode()
-    def _run(self, ids: Sequence[int], *, last_only: bool) -> np.ndarray:
-        length = self.length
-        try:
-            with memory_errors(self.device):
-                batch = torch.tensor([list(ids)], device=self._device)
-                logits: torch.Tensor = self.model(batch, cache=self._cache, last_only=last_only)[0]
-                return logits.float().cpu().numpy()
-        except (RuntimeError, MemoryError):
-            self._cache.length = length
-            raise
+        self.model = model.to(resolve_device(device)).eval()
+        super().__init__(TorchCaches(self.model), "pytorch", fingerprint=fingerprint, template=template)
 
 
 def available_devices() -> list[str]:

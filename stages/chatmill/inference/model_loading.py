@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads, memory_errors
-from chatmill.engines.graph_engine import GraphEngine
-from chatmill.engines.onnx_engine import Session, SharedCacheEngine, graph_bytes
+from chatmill.engines.graph_engine import GraphCache
+from chatmill.engines.onnx_engine import Session, SharedCaches, graph_bytes
 from chatmill.inference.chat_template import ChatTemplate, open_template
 from chatmill.inference.model_metadata import read_model_metadata
 from chatmill.pipeline.manifest import check_manifest
@@ -128,12 +128,12 @@ def open_onnx_engine(
     if check_manifest(file.parent) and device == "auto":
         device = "cpu"  # for which export_onnx chose the operators
     session = Session(file, threads=threads, device=device)
-    is_shared = any(node.name == "seqlens_k" for node in session.session.get_inputs())
-    if not is_shared or "chatmill.format" not in session.metadata:
-        return GraphEngine(session, name, context)
-    if session.device != "cpu":
+    is_shared = "seqlens_k" in session.inputs and "chatmill.format" in session.metadata
+    if is_shared and session.device != "cpu":
         raise ValueError(f"{file}: it runs on the CPU only: use --device cpu, or --model data/model for PyTorch")
-    return SharedCacheEngine(session, name)
+    caches = SharedCaches(session) if is_shared else GraphCache(session, context)
+    origin = {key: session.metadata.get(f"chatmill.{key}", "") for key in ("fingerprint", "template")}
+    return Engine(caches, name, **origin)
 
 
 def open_weights(path: Path, *, device: str = "auto", threads: int | None = None) -> Engine:
@@ -144,8 +144,7 @@ def open_weights(path: Path, *, device: str = "auto", threads: int | None = None
 
     if not path.exists():
         raise ValueError(f"{path}: no such model")
-    folder = path if path.is_dir() else path.parent
-    check_manifest(folder)
+    check_manifest(path if path.is_dir() else path.parent)
     try:
         model, content = load_chat_model(path, resolve_device(device))
     except UnsupportedArchitecture as error:

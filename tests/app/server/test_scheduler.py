@@ -6,7 +6,7 @@ import pytest
 
 from chatmill.app.server.scheduler import CompletionJob, GenerationConfig, Scheduler
 from chatmill.app.server.security import ApiError
-from chatmill.engines.engine import make_chat_batch
+from chatmill.engines.engine import ChatBatch
 from chatmill.inference.chat_session import PromptBuilder
 from chatmill.inference.chat_template import ChatmillTemplate
 from chatmill.inference.model_loading import load_model
@@ -164,6 +164,6 @@ def test_an_error_ends_the_answer_that_met_it_and_no_other():
 
 
 def test_engines_with_one_cache_have_one_chat(loaded):
-    assert len(make_chat_batch(gated(), 8).chats) == 1
-    assert len(make_chat_batch(loaded.engine, 8).chats) == 8
+    assert len(ChatBatch(gated(), 8).chats) == 1
+    assert len(ChatBatch(loaded.engine, 8).chats) == 8
     assert CONFIG.max_position_embeddings == loaded.engine.context

@@ -20,7 +20,7 @@ import numpy as np
 
 from chatmill.app.server.security import ApiError
 from chatmill.conversation import Part
-from chatmill.engines.engine import CachedEngine, Engine, make_chat_batch
+from chatmill.engines.engine import ChatBatch, Engine
 from chatmill.inference.chat_session import PromptBuilder, common_prefix_length
 from chatmill.inference.sampler import (
     Generation,
@@ -109,7 +109,7 @@ class Job:
         self.submitted_at, self.started_at, self.first_token_at, self.ended_at = perf_counter(), 0.0, 0.0, 0.0
         self.deadline = self.submitted_at + time_limit
 
-    def start(self, chat: CachedEngine, cached_tokens: int) -> None:
+    def start(self, chat: Engine, cached_tokens: int) -> None:
         self.started_at, self.cached_tokens = perf_counter(), cached_tokens
         self.pending = self.prompt_ids[cached_tokens:]
 
@@ -187,7 +187,7 @@ class LogprobsJob(Job):
         super().__init__(ids, time_limit)
         self._num_logprobs = num_logprobs
 
-    def start(self, chat: CachedEngine, cached_tokens: int) -> None:
+    def start(self, chat: Engine, cached_tokens: int) -> None:
         super().start(chat, cached_tokens)
         logits = chat.sequence_logits(self.prompt_ids)
         for row, token in zip(logits, self.prompt_ids[1:], strict=False):
@@ -205,7 +205,7 @@ SHORT_PREFILL = 8  # so few pending tokens, as of a tool's output, are fed one b
 class Slot:
     """A KV cache for one chat at a time, and the ids in it."""
 
-    def __init__(self, chat: CachedEngine) -> None:
+    def __init__(self, chat: Engine) -> None:
         self.chat, self.last_used = chat, 0.0
         self.cached_ids: list[int] = []  # in the cache; valid while no job is running
 
@@ -218,7 +218,7 @@ class Scheduler:
     """Runs the jobs of one model: at most `num_slots` at once, while at most `max_waiting` more wait."""
 
     def __init__(self, engine: Engine, *, num_slots: int, max_waiting: int) -> None:
-        self._batch = make_chat_batch(engine, num_slots)
+        self._batch = ChatBatch(engine, num_slots)
         self._slots = [Slot(chat) for chat in self._batch.chats]
         self.num_slots, self._max_waiting = len(self._slots), max_waiting
         self._running: dict[Job, Slot] = {}
