@@ -4,8 +4,8 @@ import pytest
 
 from chatmill.conversation import CONTROL_TOKENS, Message
 from chatmill.gguf_export.gguf_files import go_template, modelfile
-from chatmill.inference.chat_template import CHATMILL_TEMPLATES, NAMED, open_template
-from chatmill.inference.template_layout import layout_of
+from chatmill.inference.chat_template import CHATMILL_TEMPLATES, layout_of, open_template
+from chatmill.inference.template_layout import known_layouts
 
 CHATML = """<|bos|>{{ range .Messages }}{{ if eq .Role "system" }}<|im_start|>system
 {{ .Content }}<|im_end|>
@@ -47,7 +47,9 @@ def render(template, conversation):
 
 
 @pytest.mark.parametrize("conversation", [TALK, TALK[1:], TALK[:2], TALK[1:2]])
-@pytest.mark.parametrize("name", [*CHATMILL_TEMPLATES, *(name for name in NAMED if name not in CHATMILL_TEMPLATES)])
+@pytest.mark.parametrize(
+    "name", [*CHATMILL_TEMPLATES, *(name for name in known_layouts("") if name not in CHATMILL_TEMPLATES)]
+)
 def test_it_renders_what_chatmill_renders(name, conversation):
     template = open_template("", SPECIAL, name=name, bos="" if name in CHATMILL_TEMPLATES else "<s>")
     expected = "".join(segment.text for segment in template.prompt(conversation))

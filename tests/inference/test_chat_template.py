@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chatmill.conversation import CONTROL_TOKENS, Message
-from chatmill.inference.chat_template import NAMED, open_template
+from chatmill.inference.chat_template import open_template
 from chatmill.inference.model_metadata import read_model_metadata
+from chatmill.inference.template_layout import known_layouts
 
 CONTROLS = {
     "chatml": ("<|im_start|>", "<|im_end|>"),
@@ -48,12 +49,12 @@ def text(parts):
     return "".join(segment.text for segment in parts)
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", known_layouts(""))
 def test_a_conversation_is_written_as_the_models_know_it(name):
     assert text(external(name).prompt(SECOND)) == WRITTEN[name]
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", known_layouts(""))
 @given(message=st.lists(st.one_of(st.text(), st.sampled_from(["<s>", "<|eot_id|>", *CONTROL_TOKENS]))).map("".join))
 def test_no_text_is_a_control_token(name, message):
     def controls(text):

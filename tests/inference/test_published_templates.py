@@ -6,9 +6,8 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from chatmill.conversation import LossKind, Message
-from chatmill.inference.chat_template import open_template
+from chatmill.inference.chat_template import layout_of, open_template
 from chatmill.inference.jinja_program import JinjaProgram
-from chatmill.inference.template_layout import layout_of
 
 CONTROLS = {"<|im_start|>": 0, "<|im_end|>": 1, "<s>": 2, "</s>": 3, "[INST]": 4, "[/INST]": 5}
 NAMES = {"bos_token": "<s>", "eos_token": "</s>"}

@@ -21,9 +21,9 @@ from chatmill.gguf_export.fields import (
     gguf_tensors,
     write_tensors,
 )
-from chatmill.inference.chat_template import ChatTemplate, open_template
+from chatmill.inference.chat_template import ChatTemplate, layout_of, open_template
 from chatmill.inference.model_metadata import ModelMetadata, read_model_metadata
-from chatmill.inference.template_layout import Layout, layout_of
+from chatmill.inference.template_layout import Layout
 from chatmill.model.chat_model import load_chat_model
 from chatmill.pipeline.manifest import check_manifest, write_manifest
 from chatmill.pipeline.progress import log

@@ -19,6 +19,7 @@ from chatmill.conversation import (
     header_segments,
     message_segments,
 )
+from chatmill.inference.template_layout import Layout, known_layouts
 from chatmill.tokenizer.vocabulary.vocabulary import WHITESPACE
 
 
@@ -75,56 +76,7 @@ CHATML = ChatmillTemplate()
 CHATMILL_TEMPLATES: dict[str, ChatmillTemplate] = {"chatml": CHATML, "markers": ChatmillTemplate("markers")}
 
 
-def _turns(user: str, assistant: str, system: str, prompt: str, *, in_user: bool = False) -> str:
-    """A program that writes each role's messages as the expression of Jinja for it, in which `m` is the text.
-
-    With `in_user`, the system prompt is the beginning of the first message of the user.
-    """
-    kept = "{% set ns = namespace(system='') %}"
-    first = "{% set ns.system = SYSTEM %}".replace("SYSTEM", system) if in_user else "{{ " + system + " }}"
-    said = "{% set m = ns.system + m %}{% set ns.system = '' %}" if in_user else ""
-    return (
-        f"{kept}{{% for message in messages %}}{{% set m = message.content %}}"
-        f"{{% if message.role == 'system' %}}{first}"
-        f"{{% elif message.role == 'user' %}}{said}{{{{ {user} }}}}{{% else %}}{{{{ {assistant} }}}}{{% endif %}}"
-        f"{{% endfor %}}{{% if add_generation_prompt %}}{{{{ {prompt} }}}}{{% endif %}}"
-    )
-
-
-def _by_role(before: str, after: str) -> str:
-    said = f"'{before}' + m + '{after}'"
-    user, assistant, system = (said.replace("ROLE", role) for role in ("user", "assistant", "system"))
-    return _turns(user, assistant, system, f"'{before}'".replace("ROLE", "assistant"))
-
-
-NAMED = {  # for models without a template beside them, by the names of `--template`
-    "chatml": _by_role(r"<|im_start|>ROLE\n", r"<|im_end|>\n"),
-    "llama3": "{{ bos_token }}" + _by_role(r"<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>"),
-    "gemma": "{{ bos_token }}"
-    + _turns(
-        r"'<start_of_turn>user\n' + m + '<end_of_turn>\n'",
-        r"'<start_of_turn>model\n' + m + '<end_of_turn>\n'",
-        r"m + '\n\n'",
-        r"'<start_of_turn>model\n'",
-        in_user=True,
-    ),
-    "phi3": "{{ bos_token }}" + _by_role(r"<|ROLE|>\n", r"<|end|>\n"),
-    "zephyr": "{{ bos_token }}" + _by_role(r"<|ROLE|>\n", r"</s>\n"),
-    "llama2": _turns(
-        "bos_token + '[INST] ' + m + ' [/INST]'",
-        "' ' + m + '</s>'",
-        r"'<<SYS>>\n' + m + '\n<</SYS>>\n\n'",
-        "''",
-        in_user=True,
-    ),
-    "mistral": "{{ bos_token }}"
-    + _turns("'[INST] ' + m + ' [/INST]'", "' ' + m + '</s>'", r"m + '\n\n'", "''", in_user=True),
-    "markers": "{{ bos_token }}"
-    + _turns(r"'Human: ' + m + '\n\n'", r"'Assistant: ' + m + '\n\n'", r"'System: ' + m + '\n\n'", "'Assistant:'"),
-    "plain": "{{ bos_token }}" + _turns("m", "m", r"m + '\n\n'", "''"),
-}
 _STOP = {"markers": ("\n\nHuman:", "\nHuman:")}
-
 
 # Noncharacters of Unicode, which stand in a text while a program runs
 SPLIT = "\ufdd0"  # in the name of a control token that was typed, which is text
@@ -307,11 +259,54 @@ def open_template(
     needed = {segment.text for segment in own.prompt([]) if segment.control} | {own.end_token} if own else set()
     if own and needed <= set(special):
         return own
-    if name is not None and name not in NAMED:
-        raise ValueError(f"unknown template {name!r}: expected one of {', '.join(NAMED)}")
-    from chatmill.inference.jinja_program import JinjaProgram  # slow to import, and chatmill's own need none
+    layouts = known_layouts(names.get("bos_token", bos))
+    if name is not None and name not in layouts:
+        raise ValueError(f"unknown template {name!r}: expected one of {', '.join(layouts)}")
+    if name is not None:
+        program: Callable[..., str] = layouts[name].render
+    else:
+        from chatmill.inference.jinja_program import JinjaProgram  # slow to import, and the others need none
 
-    program = JinjaProgram(jinja if name is None else NAMED[name], {"bos_token": bos, "eos_token": "", **names})
-    return PublishedTemplate(
-        name or "jinja", program.render, special, bos=bos, leading_space=leading_space, flags=flags
-    )
+        program = JinjaProgram(jinja, {"bos_token": bos, "eos_token": "", **names}).render
+    return PublishedTemplate(name or "jinja", program, special, bos=bos, leading_space=leading_space, flags=flags)
+
+
+# The layout of a template, for programs without Jinja: ollama's Modelfile, and the chat page.
+
+SYSTEM, QUESTION, ANSWER, REPLY = "Be a 1.", "Is it 2?", "It is 3.", "Or 4?"
+
+
+def layout_of(template: ChatTemplate) -> Layout | None:
+    """The layout of a template; None where it writes anything else, such as an answer without its thoughts."""
+    template = template.without_spaces() if isinstance(template, PublishedTemplate) else template
+    said = (("user", QUESTION), ("assistant", ANSWER), ("user", REPLY))
+    talk, system = [Message.from_text(*one) for one in said], Message.from_text("system", SYSTEM)
+    try:
+        begin, _, after_question = _text(template.full_conversation(talk[:1])).partition(QUESTION)
+        written = _text(template.full_conversation(talk))
+        between, after_answer = written.removeprefix(begin + QUESTION + after_question).split(ANSWER)
+        first = _text(template.full_conversation(talk[:2])).partition(ANSWER)[2]
+        before_question, _, _ = after_answer.removeprefix(first).partition(REPLY)
+        whole = _text(template.full_conversation([system, *talk[:1]]))
+        before_system, _, after_system = whole.removesuffix(QUESTION + after_question).partition(SYSTEM)
+    except ValueError:
+        return None
+    user, assistant = (before_question, after_question), (between, first)
+    start = begin.removesuffix(before_question)
+    candidates = [
+        Layout(start, (before_system, after_system.removesuffix(before_question)), user, assistant),
+        Layout(start, (before_system.removeprefix(begin), after_system), user, assistant, True),
+    ]
+    thought = Message.from_text("assistant", f"<think>{REPLY}</think>{ANSWER}")
+    chats = [[*talk, thought, talk[0]], talk[:1]]
+    chats += [[system, *chat] for chat in chats]
+
+    def fits(layout: Layout, chat: Conversation) -> bool:
+        messages = [{"role": message.role, "content": message.text} for message in chat]
+        return layout.render(messages, add_generation_prompt=True) == _text(template.prompt(chat))
+
+    return next((layout for layout in candidates if all(fits(layout, chat) for chat in chats)), None)
+
+
+def _text(segments: Iterable[Segment]) -> str:
+    return "".join(segment.text for segment in segments)

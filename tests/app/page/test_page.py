@@ -18,8 +18,9 @@ from chatmill.calculator import calculate
 from chatmill.checkpoints.configuration import Variant
 from chatmill.conversation import CONTROL_TOKENS, Message
 from chatmill.inference.chat_session import ChatSession
-from chatmill.inference.chat_template import NAMED, open_template
+from chatmill.inference.chat_template import open_template
 from chatmill.inference.model_loading import load_model
+from chatmill.inference.template_layout import known_layouts
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.types.byte import Settings, train
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens
@@ -158,11 +159,11 @@ def test_answers_are_those_of_pytorch_on_the_same_weights(name, template, engine
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", known_layouts(""))
 @pytest.mark.parametrize("leading_space", [False, True])
 def test_prompts_of_external_layouts_are_the_same(name, leading_space, engine, tmp_path):
     content = read_content(write_model(tmp_path / "model"), "tiny")
-    controls = {control for one in NAMED.values() for control in re.findall(r"<\|?\w+\|?>|</s>", one)}
+    controls = {control for one in known_layouts("").values() for control in re.findall(r"<\|?\w+\|?>|</s>", str(one))}
     names = sorted(controls - {*CONTROL_TOKENS, "<SYS>"})  # which is text to Llama 2's tokenizer
     vocabulary = add_special_tokens(train([], 256, Settings()), names)
     tokenizer = ChatTokenizer(vocabulary, leading_space=leading_space)

@@ -23,9 +23,8 @@ from chatmill.app.introduction import introduce
 from chatmill.checkpoints.configuration import ModelConfig, read_config
 from chatmill.checkpoints.weights import Weights
 from chatmill.engines.pytorch_engine import PyTorchEngine
-from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate
+from chatmill.inference.chat_template import ChatmillTemplate, ChatTemplate, layout_of
 from chatmill.inference.model_loading import find_model, load_model
-from chatmill.inference.template_layout import layout_of
 from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights
 from chatmill.model.layers import scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
