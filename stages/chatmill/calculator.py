@@ -3,6 +3,7 @@
 It has a parser of its own: `ast` and simpleeval follow Python, which rejects `007` and accepts `9**9**9` and `1_0`.
 """
 
+import operator
 import re
 from fractions import Fraction
 
@@ -10,7 +11,11 @@ MAX_LENGTH = 200  # characters; limits the digits of the result and the time
 MAX_DEPTH = 20  # nested parentheses
 DECIMALS = 6
 
-_TOKEN = re.compile(r"\s*(?:([0-9]+\.?[0-9]*|\.[0-9]+)|([-+*/()]))")
+_TOKEN = re.compile(r"[0-9]+\.?[0-9]*|\.[0-9]+|[-+*/()]")
+_OPERATORS = (  # those of a later line bind tighter
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": operator.truediv},
+)
 
 
 def calculate(expression: str) -> str:
@@ -22,71 +27,44 @@ def calculate(expression: str) -> str:
     if len(expression) > MAX_LENGTH:
         return f"error: longer than {MAX_LENGTH} characters"
     try:
-        return _format(_Parser(expression).parse())
+        return _format(_parse(expression))
     except ZeroDivisionError:
         return "error: division by zero"
-    except _ExpressionError:
+    except ValueError:
         return "error: not arithmetic"
 
 
-class _ExpressionError(Exception):
-    """The text is not an expression."""
+def _parse(expression: str) -> Fraction:
+    tokens = ["", *reversed(_TOKEN.findall(expression))]  # the next one last, and "" after all
+    if _TOKEN.sub("", expression).strip():
+        raise ValueError("something else than tokens")
+    value = _value(tokens)
+    if len(tokens) > 1:
+        raise ValueError("more than one expression")
+    return value
 
 
-class _Parser:
-    def __init__(self, expression: str) -> None:
-        self.tokens: list[str | Fraction] = []  # the next one last
-        self.depth = 0
-        text = expression.rstrip()
-        position = 0
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise _ExpressionError
-            self.tokens.append(Fraction(match[1]) if match[1] else match[2])
-            position = match.end()
-        self.tokens.reverse()
+def _value(tokens: list[str], level: int = 0, depth: int = 0) -> Fraction:
+    """The value of the operators of a level, whose tokens are removed. Raises ValueError where there is none."""
+    if level == len(_OPERATORS):
+        return _operand(tokens, depth)
+    value = _value(tokens, level + 1, depth)
+    while operation := _OPERATORS[level].get(tokens[-1]):
+        tokens.pop()
+        value = operation(value, _value(tokens, level + 1, depth))
+    return value
 
-    def parse(self) -> Fraction:
-        value = self._sum()
-        if self.tokens:
-            raise _ExpressionError
-        return value
 
-    def _accept(self, *symbols: str) -> str | None:
-        token = self.tokens[-1] if self.tokens else None
-        if not isinstance(token, str) or token not in symbols:
-            return None
-        self.tokens.pop()
-        return token
-
-    def _sum(self) -> Fraction:
-        value = self._product()
-        while symbol := self._accept("+", "-"):
-            value = value + self._product() if symbol == "+" else value - self._product()
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._factor()
-        while symbol := self._accept("*", "/"):
-            value = value * self._factor() if symbol == "*" else value / self._factor()
-        return value
-
-    def _factor(self) -> Fraction:
-        sign = 1
-        while symbol := self._accept("+", "-"):
-            sign = -sign if symbol == "-" else sign
-        if self._accept("("):
-            self.depth += 1
-            value = self._sum() if self.depth <= MAX_DEPTH else None
-            if value is None or not self._accept(")"):
-                raise _ExpressionError
-            self.depth -= 1
-            return sign * value
-        token = self.tokens.pop() if self.tokens else ""
-        if isinstance(token, str):
-            raise _ExpressionError
-        return sign * token
+def _operand(tokens: list[str], depth: int) -> Fraction:
+    """The value of a number or of parentheses, with the signs before it."""
+    token = tokens.pop()
+    if token in ("+", "-"):
+        return _operand(tokens, depth) * (-1 if token == "-" else 1)
+    if token == "(" and depth < MAX_DEPTH:
+        value = _value(tokens, depth=depth + 1)
+        if tokens.pop() == ")":
+            return value
+    return Fraction(token)
 
 
 def _format(value: Fraction) -> str:
