@@ -5,12 +5,13 @@ run, and the length of every text. Both limits are far above what a template nee
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import make_attrgetter
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -92,7 +93,7 @@ class _Limits(NodeTransformer):
 
     def visit_Concat(self, node: Any) -> nodes.Node:
         self.generic_visit(node)
-        return _call(_JOIN, node.nodes, node.lineno)
+        return _call(_JOIN, [nodes.List(node.nodes)], node.lineno)
 
 
 def _call(name: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
@@ -140,12 +141,6 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().call(context, called, *args, **kwargs)
 
 
-def _join(*values: Any) -> str:
-    parts = list(map(str, values))
-    _check(sum(map(len, parts)))
-    return "".join(parts)
-
-
 def _check_replaced(text: str, old: Any, new: Any) -> None:
     _check(len(text) + text.count(str(old)) * len(str(new)))
 
@@ -158,29 +153,29 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=min(indent, 16) if indent else indent, **options)
 
 
-def _make_environment() -> _Environment:
-    extensions = [_Generation, LoopControlExtension]
-    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=extensions, optimized=False)
-    replace, join = environment.filters["replace"], environment.filters["join"]
-
-    def replaced(evaluation: Any, text: Any, old: Any, new: Any, count: int | None = None) -> Any:
-        _check_replaced(str(text), old, new)
-        return replace(evaluation, text, old, new, count)
-
-    def joined(evaluation: Any, values: Any, between: str = "", attribute: Any = None) -> Any:
-        values = [*values]
-        _check(len(str(between)) * len(values) + sum(len(str(value)) for value in values))
-        return join(evaluation, values, between, attribute)
-
-    for name, own in (("replace", replaced), ("join", joined)):
-        own.__dict__.update(vars(environment.filters[name]))  # what tells Jinja to give the evaluation's context
-        environment.filters[name] = own
-    environment.filters = {name: run for name, run in environment.filters.items() if name not in _WITHOUT.split()}
-    environment.filters["tojson"] = _tojson
-    now = {"raise_exception": _raise, "strftime_now": lambda format: datetime.now().strftime(format), _JOIN: _join}
-    environment.globals |= now
-    del environment.globals["lipsum"]
-    return environment
+# Jinja's own filters `replace` and `join`, with a limit
 
 
-_ENVIRONMENT = _make_environment()
+def _replaced(text: Any, old: Any, new: Any, count: int = -1) -> str:
+    _check_replaced(str(text), old, new)
+    return str(text).replace(str(old), str(new), count)
+
+
+def _joined(values: Iterable[Any], between: Any = "", attribute: str | int | None = None) -> str:
+    get = str if attribute is None else make_attrgetter(_ENVIRONMENT, attribute, postprocess=str)
+    parts = [get(value) for value in values]
+    _check(len(str(between)) * len(parts) + sum(map(len, parts)))
+    return str(between).join(parts)
+
+
+_ENVIRONMENT = _Environment(
+    trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, LoopControlExtension], optimized=False
+)
+_ENVIRONMENT.filters = {name: run for name, run in _ENVIRONMENT.filters.items() if name not in _WITHOUT.split()}
+_ENVIRONMENT.filters |= {"replace": _replaced, "join": _joined, "tojson": _tojson}
+_ENVIRONMENT.globals |= {
+    "raise_exception": _raise,
+    "strftime_now": lambda format: datetime.now().strftime(format),
+    _JOIN: _joined,
+}
+del _ENVIRONMENT.globals["lipsum"]
