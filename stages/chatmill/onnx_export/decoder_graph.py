@@ -5,7 +5,6 @@ T positions, C channels, H heads of queries, G heads of keys and values, D chann
 """
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -54,7 +53,7 @@ def quantize_per_output(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], 
     return np.rint(steps).astype(np.int8), scales
 
 
-# A decoder as an ONNX graph, built node by node from the weights of a model: the base class of our graphs.
+# A decoder as an ONNX graph for other runtimes, built node by node from the weights of a model.
 
 NumpyWeights = Mapping[str, NDArray[np.float32]]
 
@@ -98,10 +97,14 @@ _ACCURACY = 4  # MatMulNBits multiplies in int8; in float32 (1) decoding takes 2
 _EMBEDDING = "model.embed_tokens"
 
 
-class DecoderBuilder(ABC):
-    """Builds a decoder. Methods add operators and return the name of their output.
+class Portable:
+    """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, G, P, D) -> logits (B, T, V), present.
 
-    Norms of queries and keys, biases and an untied head are added where the weights have them.
+    P may be 0, and rows may be padded on the left where attention_mask is 0. Operators are standard ones of opset 23,
+    but for quantized matrices. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
+
+    Methods add operators and return the name of their output. Norms of queries and keys, biases and an untied head are
+    added where the weights have them.
     """
 
     def __init__(
@@ -110,8 +113,14 @@ class DecoderBuilder(ABC):
         config: Mapping[str, Any],
         bits: BitWidth | None = None,
         file: WeightsFile | None = None,
+        *,
+        is_dynamic: bool = False,
     ) -> None:
-        self.weights, self.config, self.bits, self.file = weights, config, bits, file
+        """With `is_dynamic`, layers multiply in int8, and embedding and head by `bits`: it reads long texts fastest.
+
+        All tokens of a call then share a scale in each layer, so that logits depend a little on what is read together.
+        """
+        self.weights, self.config, self.bits, self.file, self.is_dynamic = weights, config, bits, file, is_dynamic
         self.epsilon = config["rms_norm_eps"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
         self.head_dim: int = config["head_dim"]
@@ -121,22 +130,6 @@ class DecoderBuilder(ABC):
         self.initializers: list[TensorProto] = []
         self.inputs: list[ValueInfoProto] = []
         self.outputs: list[ValueInfoProto] = []
-
-    @abstractmethod
-    def declare_inputs(self) -> None:
-        """Add the inputs, and the nodes that all layers share."""
-
-    @abstractmethod
-    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
-        """q (B, T, H, D), k (B, T, G, D), v (B, T, G*D) -> (B, T, H*D)."""
-
-    @abstractmethod
-    def norm(self, x: str, name: str) -> str:
-        """RMSNorm over the last dimension."""
-
-    @abstractmethod
-    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
-        """The normalised sum, and the sum."""
 
     def build(self, metadata: Mapping[str, str]) -> ModelProto:
         self.declare_inputs()
@@ -149,6 +142,36 @@ class DecoderBuilder(ABC):
         properties |= {"format": str(FORMAT), **metadata}
         helper.set_model_props(model, {f"chatmill.{key}": value for key, value in properties.items()})
         return model
+
+    def declare_inputs(self) -> None:
+        names = {
+            "input_ids": ["batch_size", "time"],
+            "attention_mask": ["batch_size", "total"],
+            "position_ids": ["batch_size", "time"],
+        }
+        self.inputs += [tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
+        self.cos_sin = self.rotations()
+        self.mask = self.causal_mask()
+
+    def causal_mask(self) -> str:
+        """(B, 1, T, P+T), True where a position may look."""
+        zero, one = self.constant("zero", np.array(0)), self.constant("one", np.array(1))
+        total = self.size("attention_mask", "total")
+        first = self.node("Sub", [total, self.size("input_ids", "time")], "past")
+        rows = self.node("Unsqueeze", [self.node("Range", [first, total, one], "rows"), one], "queries")
+        columns = self.node("Range", [zero, total, one], "keys")
+        causal = self.node("LessOrEqual", [columns, rows], "causal")
+        if self.window:
+            width = self.constant("window", np.array(self.window))
+            near = self.node("Less", [self.node("Sub", [rows, columns], "distance"), width], "near")
+            causal = self.node("And", [causal, near], "causal.near")
+        given = self.node("Cast", ["attention_mask"], "given", to=TensorProto.BOOL)
+        axes = self.constant("axes", np.array([1, 2]))
+        return self.node("And", [causal, self.node("Unsqueeze", [given, axes], "visible")], "mask")
+
+    def size(self, name: str, output: str) -> str:
+        shape = self.node("Shape", [name], f"{output}.shape", start=1, end=2)
+        return self.node("Squeeze", [shape], output)
 
     def layers(self) -> str:
         """The normalised output of the last layer, (B, T, C)."""
@@ -186,6 +209,30 @@ class DecoderBuilder(ABC):
             values += [tensor(name, TensorProto.FLOAT, shape) for name in names]
         return self.attend(q, k, v, past, present, layer)
 
+    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
+        """q (B, T, H, D), k (B, T, G, D), v (B, T, G*D) -> (B, T, H*D)."""
+        split = self.node("Reshape", [v, f"heads.{self.kv_heads}"], f"{layer}.v_split")
+        heads = []
+        for name, x in zip("qkv", (q, k, split), strict=True):
+            x = self.node("Transpose", [x], f"{layer}.{name}_heads", perm=[0, 2, 1, 3])
+            if name != "v":
+                x = self.node("RotaryEmbedding", [x, *self.cos_sin, "position_ids"], f"{layer}.{name}_rotated")
+            heads.append(x)
+        attended = self.node("Attention", [*heads, self.mask, *past], f"{layer}.heads", *present)
+        rows = self.node("Transpose", [attended], f"{layer}.rows", perm=[0, 2, 1, 3])
+        flat = self.constant("flat", np.array([0, 0, self.heads * self.head_dim]))
+        return self.node("Reshape", [rows, flat], f"{layer}.attended")
+
+    def norm(self, x: str, name: str) -> str:
+        """RMSNorm over the last dimension."""
+        weight = self.initializer(f"{name}.weight")
+        return self.node("RMSNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
+
+    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
+        """The normalised sum, and the sum."""
+        total = self.node("Add", [x, y], f"{name}.sum")
+        return self.norm(total, name), total
+
     def feed_forward(self, x: str, layer: str) -> str:
         """(B, T, C) -> (B, T, C): SwiGLU."""
         gate, up = self.linears(x, layer, ["gate_proj", "up_proj"])
@@ -212,7 +259,13 @@ class DecoderBuilder(ABC):
 
     def linear(self, x: str, name: str) -> str:
         """(B, T, inputs) -> (B, T, outputs): x times the matrix `name`, plus its bias if the weights have one."""
-        if f"{name}.bias" not in self.weights:
+        has_bias = f"{name}.bias" in self.weights
+        if self.is_dynamic:
+            values, scales = quantize_per_output(self.weights[f"{name}.weight"])
+            inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
+            inputs += ["", self.initializer(f"{name}.bias")] if has_bias else []
+            return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)
+        if not has_bias:
             return self.multiply(x, name, name)
         product = self.multiply(x, name, f"{name}.product")
         return self.node("Add", [product, self.initializer(f"{name}.bias")], name)

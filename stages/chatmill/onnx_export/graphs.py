@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -21,16 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from chatmill.engines.engine import ONNX_FILES
-from chatmill.onnx_export.decoder_graph import (
-    CONTRIB,
-    INLINE,
-    BitWidth,
-    DecoderBuilder,
-    NumpyWeights,
-    WeightsFile,
-    quantize_per_output,
-    tensor,
-)
+from chatmill.onnx_export.decoder_graph import CONTRIB, INLINE, BitWidth, NumpyWeights, Portable, WeightsFile, tensor
 from chatmill.pipeline import manifest
 
 HEAD_MULTIPLE = 16  # GroupQueryAttention rotates the channels of a head in blocks of this size
@@ -41,66 +32,7 @@ def write(model: ModelProto, file: Path) -> None:
     file.write_bytes(model.SerializeToString(deterministic=True))
 
 
-class Portable(DecoderBuilder):
-    """input_ids (B, T), attention_mask (B, P+T), position_ids (B, T), past (B, K, P, D) -> logits (B, T, V), present.
-
-    P may be 0, and rows may be padded on the left where attention_mask is 0. Operators are standard ones of opset 23,
-    but for quantized matrices. transformers.js recognises B by the name `batch_size`, and takes other open sizes for P.
-    """
-
-    def declare_inputs(self) -> None:
-        names = {
-            "input_ids": ["batch_size", "time"],
-            "attention_mask": ["batch_size", "total"],
-            "position_ids": ["batch_size", "time"],
-        }
-        self.inputs += [tensor(name, TensorProto.INT64, shape) for name, shape in names.items()]
-        self.cos_sin = self.rotations()
-        self.mask = self.causal_mask()
-
-    def causal_mask(self) -> str:
-        """(B, 1, T, P+T), True where a position may look."""
-        zero, one = self.constant("zero", np.array(0)), self.constant("one", np.array(1))
-        total = self.size("attention_mask", "total")
-        first = self.node("Sub", [total, self.size("input_ids", "time")], "past")
-        rows = self.node("Unsqueeze", [self.node("Range", [first, total, one], "rows"), one], "queries")
-        columns = self.node("Range", [zero, total, one], "keys")
-        causal = self.node("LessOrEqual", [columns, rows], "causal")
-        if self.window:
-            width = self.constant("window", np.array(self.window))
-            near = self.node("Less", [self.node("Sub", [rows, columns], "distance"), width], "near")
-            causal = self.node("And", [causal, near], "causal.near")
-        given = self.node("Cast", ["attention_mask"], "given", to=TensorProto.BOOL)
-        axes = self.constant("axes", np.array([1, 2]))
-        return self.node("And", [causal, self.node("Unsqueeze", [given, axes], "visible")], "mask")
-
-    def size(self, name: str, output: str) -> str:
-        shape = self.node("Shape", [name], f"{output}.shape", start=1, end=2)
-        return self.node("Squeeze", [shape], output)
-
-    def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:
-        split = self.node("Reshape", [v, f"heads.{self.kv_heads}"], f"{layer}.v_split")
-        heads = []
-        for name, x in zip("qkv", (q, k, split), strict=True):
-            x = self.node("Transpose", [x], f"{layer}.{name}_heads", perm=[0, 2, 1, 3])
-            if name != "v":
-                x = self.node("RotaryEmbedding", [x, *self.cos_sin, "position_ids"], f"{layer}.{name}_rotated")
-            heads.append(x)
-        attended = self.node("Attention", [*heads, self.mask, *past], f"{layer}.heads", *present)
-        rows = self.node("Transpose", [attended], f"{layer}.rows", perm=[0, 2, 1, 3])
-        flat = self.constant("flat", np.array([0, 0, self.heads * self.head_dim]))
-        return self.node("Reshape", [rows, flat], f"{layer}.attended")
-
-    def norm(self, x: str, name: str) -> str:
-        weight = self.initializer(f"{name}.weight")
-        return self.node("RMSNormalization", [x, weight], name, axis=-1, epsilon=self.epsilon)
-
-    def add_norm(self, x: str, y: str, name: str) -> tuple[str, str]:
-        total = self.node("Add", [x, y], f"{name}.sum")
-        return self.norm(total, name), total
-
-
-class Shared(DecoderBuilder):
+class Shared(Portable):
     """input_ids (B, T), seqlens_k (B,), total_sequence_length (), logits_to_keep (1,), past (B, K, L, D) -> logits.
 
     total_sequence_length is the length of the sequence with the given ids, seqlens_k one less. The head is applied to
@@ -159,28 +91,6 @@ class Shared(DecoderBuilder):
         start = self.node("Neg", ["logits_to_keep"], "first_kept")
         end, axis = self.constant("end", np.array([2**62])), self.constant("time_axis", np.array([1]))
         return super().head(self.node("Slice", [x, start, end, axis], "kept"))
-
-
-class _DynamicLayers(DecoderBuilder):
-    """Layers multiply in int8 with dynamically quantized inputs; embedding and head are as in the eight-bit graph."""
-
-    def linear(self, x: str, name: str) -> str:
-        values, scales = quantize_per_output(self.weights[f"{name}.weight"])
-        inputs = [x, self.constant(f"{name}.int8", values), self.constant(f"{name}.scales", scales)]
-        if f"{name}.bias" in self.weights:
-            inputs += ["", self.initializer(f"{name}.bias")]
-        return self.node("DynamicQuantizeMatMul", inputs, name, domain=CONTRIB)
-
-
-class SharedDynamic(_DynamicLayers, Shared):
-    """Reads long texts fastest.
-
-    All tokens of a call share a scale in each layer, so that logits depend a little on what is read together.
-    """
-
-
-class PortableDynamic(_DynamicLayers, Portable):
-    """The same for other runtimes."""
 
 
 # The files with which ONNX Runtime GenAI runs our `Shared` graph: a graph with the inputs it expects, and settings.
@@ -268,12 +178,22 @@ def _reference_weights(file: Path, tensors: Iterable[TensorProto]) -> None:
 
 WEIGHTS = "model.safetensors"
 LARGE = 100_000_000  # bytes of float32 weights; from there on, the graphs of a precision share a file of weights
-GRAPHS: dict[str, tuple[BitWidth | None, dict[str, type[DecoderBuilder]]]] = {  # the bits and files of each precision
-    "float32": (None, {ONNX_FILES["onnx"]: Shared, ONNX_FILES["onnx_hf"]: Portable}),
-    # transformers.js knows the last file of a precision by its dtype
-    "int8": (8, {ONNX_FILES["onnx_int8"]: Shared, "model_quantized.onnx": Portable}),
-    "int8_dynamic": (8, {ONNX_FILES["onnx_int8_dynamic"]: SharedDynamic, "model_int8.onnx": PortableDynamic}),
-    "int4": (4, {ONNX_FILES["onnx_int4"]: Shared, "model_q4.onnx": Portable}),
+
+
+class Precision(NamedTuple):
+    """The files of its graphs, and their parameters."""
+
+    shared: str
+    portable: str  # whose precision transformers.js knows by this name
+    bits: BitWidth | None = None
+    is_dynamic: bool = False
+
+
+GRAPHS = {
+    "float32": Precision(ONNX_FILES["onnx"], ONNX_FILES["onnx_hf"]),
+    "int8": Precision(ONNX_FILES["onnx_int8"], "model_quantized.onnx", 8),
+    "int8_dynamic": Precision(ONNX_FILES["onnx_int8_dynamic"], "model_int8.onnx", 8, is_dynamic=True),
+    "int4": Precision(ONNX_FILES["onnx_int4"], "model_q4.onnx", 4),
 }
 TRANSFORMERS_JS = {"dtype": "fp32"}  # in browsers its default is q8
 
@@ -282,10 +202,11 @@ def write_graphs(
     precision: str, weights: NumpyWeights, config: Mapping[str, Any], metadata: Mapping[str, str], folder: Path
 ) -> None:
     """Write the graphs of a precision; of large models, with their weights in one file beside them."""
-    bits, builders = GRAPHS[precision]
-    data = folder / f"{list(builders)[-1]}_data" if is_large(weights) else None
-    for name, builder in builders.items():
-        write(builder(weights, config, bits, WeightsFile(data) if data else None).build(metadata), folder / name)
+    shared, portable, bits, is_dynamic = GRAPHS[precision]
+    data = folder / f"{portable}_data" if is_large(weights) else None
+    for name, graph_type in ((shared, Shared), (portable, Portable)):
+        file = WeightsFile(data) if data else None
+        write(graph_type(weights, config, bits, file, is_dynamic=is_dynamic).build(metadata), folder / name)
 
 
 def is_large(weights: NumpyWeights) -> bool:
