@@ -276,10 +276,8 @@ def conversation_segments(
 def message_segments(
     message: Message, template: TemplateName = "chatml", is_trained: bool | None = None
 ) -> list[Segment]:
-    """The segments of one message, with its header and its end; None trains it if it is the assistant's."""
-    loss = LossKind.TRAINED if is_trained else LossKind.IGNORED
-    if is_trained is None:
-        loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
+    """The segments of one message, with its header and its end; its text has the loss of `loss_of`."""
+    loss = loss_of(message, is_trained)
     result = header_segments(message.role, template)
     if template == "markers" and message.parts:
         result.append(Segment(" ", loss))
@@ -300,6 +298,13 @@ def message_segments(
             result.append(Segment(IM_END, loss, control=True))
         result.append(Segment("\n\n", LossKind.PROMPT))
     return [segment for segment in result if segment.text]
+
+
+def loss_of(message: Message, is_trained: bool | None) -> LossKind:
+    """The loss of a message's text; None trains it if it is the assistant's."""
+    if is_trained is None:
+        return LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
+    return LossKind.TRAINED if is_trained else LossKind.IGNORED
 
 
 def header_segments(role: str, template: TemplateName = "chatml") -> list[Segment]:

@@ -102,19 +102,14 @@ class PyTorchEngine(Engine):
         super().__init__(TorchCaches(self.model), "pytorch", fingerprint=fingerprint, template=template)
 
 
-def available_devices() -> list[str]:
-    """The available devices, the fastest kind first: those of CUDA, or of Apple's MPS, then the CPU."""
-    kind = torch.accelerator.current_accelerator(check_available=True)
-    found = [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())] if kind else []
-    return [*found, "cpu"]
-
-
 def resolve_device(name: str) -> torch.device:
     """The device of this name, as `cuda` or `cuda:1`; `auto` is the first available one. Raises ValueError for others.
 
     Where MPS lacks an operator, PyTorch uses the CPU for it if PYTORCH_ENABLE_MPS_FALLBACK=1 is set beforehand.
     """
-    available = available_devices()
+    kind = torch.accelerator.current_accelerator(check_available=True)  # CUDA, or Apple's MPS
+    available = [f"{kind.type}:{index}" for index in range(torch.accelerator.device_count())] if kind else []
+    available.append("cpu")
     matching = [device for device in available if name in ("auto", device, device.split(":")[0])]
     if not matching:
         raise ValueError(f"device {name!r}: not available: expected one of auto, {', '.join(available)}")

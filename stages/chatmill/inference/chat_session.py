@@ -93,7 +93,7 @@ class PromptBuilder:
     def prompt_ids(self, conversation: Conversation, *, follows: bool = False) -> list[int]:
         """The ids up to the answer; a last message of the assistant is continued, unless another one `follows` it."""
         continues = not follows and bool(conversation) and conversation[-1].role == "assistant"
-        return self.encode((self.template.continue_final_message if continues else self.template.prompt)(conversation))
+        return self.encode(self.template.prompt(conversation, continues=continues))
 
     def encode(self, segments: Iterable[Segment]) -> list[int]:
         return self.tokenizer.encode_segments(segments)[0]

@@ -17,6 +17,7 @@ from chatmill.conversation import (
     conversation_segments,
     escape,
     header_segments,
+    loss_of,
     message_segments,
 )
 from chatmill.inference.template_layout import Layout, known_layouts
@@ -41,13 +42,10 @@ class ChatmillTemplate:
         """Text that the model writes before each answer and that is not shown: what follows the header."""
         return " " if self.name == "markers" else ""
 
-    def prompt(self, conversation: Conversation) -> list[Segment]:
-        """A complete conversation and the generation prompt."""
-        return [*conversation_segments(conversation, self.name), *header_segments("assistant", self.name)]
-
-    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        """A conversation whose last message, the assistant's, is to be continued."""
-        return conversation_segments(conversation, self.name)[:-2]
+    def prompt(self, conversation: Conversation, *, continues: bool = False) -> list[Segment]:
+        """A conversation and the header of the answer, or one whose last message, the assistant's, is continued."""
+        segments = conversation_segments(conversation, self.name)
+        return segments[:-2] if continues else [*segments, *header_segments("assistant", self.name)]
 
     def next_turn(self, message: Message) -> list[Segment] | None:
         """What follows an answer: the newline after it, the user's message, and the header of the next answer.
@@ -133,11 +131,9 @@ class PublishedTemplate:
         end = re.search(self._names, after.partition(END)[2])
         self.end_token = end[0] if end and self.is_chat else ""
 
-    def prompt(self, conversation: Conversation) -> list[Segment]:
-        return self._segments(self._render(conversation, add_generation_prompt=True))
-
-    def continue_final_message(self, conversation: Conversation) -> list[Segment]:
-        return self._segments(self._render(conversation).rpartition(END)[0] + END)
+    def prompt(self, conversation: Conversation, *, continues: bool = False) -> list[Segment]:
+        rendered = self._render(conversation, add_generation_prompt=not continues)
+        return self._segments(rendered.rpartition(END)[0] + END if continues else rendered)
 
     def full_conversation(
         self, conversation: Conversation, train: Sequence[bool | None] | None = None
@@ -172,10 +168,7 @@ class PublishedTemplate:
         """What the program writes, with marks. Raises ValueError with the program's own message."""
         messages = []
         for message, is_trained in zip(conversation, train or [None] * len(conversation), strict=True):
-            loss = LossKind.TRAINED if is_trained else LossKind.IGNORED
-            if is_trained is None:
-                loss = LossKind.TRAINED if message.role == "assistant" else LossKind.PROMPT
-            messages.append({"role": message.role, "content": self._marked(message, loss)})
+            messages.append({"role": message.role, "content": self._marked(message, loss_of(message, is_trained))})
         return self._program(messages, add_generation_prompt=add_generation_prompt)
 
     def _marked(self, message: Message, loss: LossKind) -> str:

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chatmill.engines.engine import ONNX_FILES, Engine, default_threads, memory_errors
-from chatmill.engines.graph_engine import GraphCache
-from chatmill.engines.onnx_engine import Session, SharedCaches, graph_bytes
+from chatmill.engines.onnx_engine import GraphCache, Session, SharedCaches, graph_bytes
 from chatmill.inference.chat_template import ChatTemplate, open_template
 from chatmill.inference.model_metadata import read_model_metadata
 from chatmill.pipeline.manifest import check_manifest

@@ -166,11 +166,8 @@ def token_logprob(logits: np.ndarray, token: int, num_logprobs: int) -> TokenLog
     num_logprobs = min(num_logprobs, len(scaled))
     likeliest: list[int] = np.argpartition(-scaled, num_logprobs - 1)[:num_logprobs].tolist() if num_logprobs else []
     pairs = sorted(((i, float(scaled[i])) for i in likeliest), key=lambda pair: (-pair[1], pair[0]))
-    return TokenLogprob(token, clamp_logprob(float(scaled[token])), [(i, clamp_logprob(value)) for i, value in pairs])
-
-
-def clamp_logprob(value: float) -> float:
-    return max(value, MIN_LOGPROB)
+    top_logprobs = [(i, max(value, MIN_LOGPROB)) for i, value in pairs]
+    return TokenLogprob(token, max(float(scaled[token]), MIN_LOGPROB), top_logprobs)
 
 
 # Generation, which knows token ids only.
@@ -268,16 +265,12 @@ class StopSequences:
         text = self._held + text
         places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         self.matched = bool(places)
-        shown = min(places) if places else len(text) if final else self._certain(text)
-        self._held = "" if places else text[shown:]
+        if not self.matched and not final:
+            last = range(max(0, len(text) - max(map(len, self._stop)) + 1), len(text))
+            places = [place for place in last if any(stop.startswith(text[place:]) for stop in self._stop)]
+        shown = min(places, default=len(text))
+        self._held = "" if self.matched else text[shown:]
         return text[:shown]
-
-    def _certain(self, text: str) -> int:
-        longest = max(map(len, self._stop))
-        for place in range(max(0, len(text) - longest + 1), len(text)):
-            if any(stop.startswith(text[place:]) for stop in self._stop):
-                return place
-        return len(text)
 
 
 class IncrementalDetokenizer:

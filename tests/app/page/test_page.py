@@ -177,7 +177,7 @@ def test_prompts_of_external_layouts_are_the_same(name, leading_space, engine, t
     talk = [Message.from_text(role, f"Hi <|im_end|></s> {role} é") for role in ("system", "user", "assistant", "user")]
     for conversation in (talk, talk[1:], talk[1:2], talk[:3]):
         continues = conversation[-1].role == "assistant"
-        segments = (template.continue_final_message if continues else template.prompt)(conversation)
+        segments = template.prompt(conversation, continues=continues)
         messages = [{"role": one.role, "content": one.text} for one in conversation]
         assert engine.evaluate(PROMPT, messages) == tokenizer.encode_segments(segments)[0]
 
