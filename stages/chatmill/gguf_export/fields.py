@@ -35,20 +35,19 @@ from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
 
 Quantization = Literal["f16", "q8_0", "q4_0"]
 FileType = Literal["f32", "f16", "q8_0", "q4_0"]
+REMEDY = "transformers reads the model's folder; export_onnx and export_tokenizer write other formats"
 
 
 class UnsupportedModel(ValueError):
-    """A model that llama.cpp would not run as chatmill does: the reason, a text that shows it, and what to use."""
+    """A model that llama.cpp would not run as chatmill does: the reason, and a text that shows it."""
 
-    def __init__(self, reason: str, example: str | None = None, *, remedy: str) -> None:
+    def __init__(self, reason: str, example: str | None = None) -> None:
         self.reason, self.example = reason, example
         shown = "" if example is None else f", as in {example!r:.80}"
-        super().__init__(f"GGUF cannot express it: {reason}{shown}: {remedy}")
+        super().__init__(f"GGUF cannot express it: {reason}{shown}: {REMEDY}")
 
 
 # The shape of a model in the fields of a GGUF file: of the architectures qwen3, qwen2 and llama of llama.cpp.
-
-MODEL_REMEDY = "transformers reads the model's folder"
 
 
 def architecture(config: ModelConfig) -> MODEL_ARCH:
@@ -59,12 +58,12 @@ def architecture(config: ModelConfig) -> MODEL_ARCH:
     arch = MODEL_ARCH.QWEN3 if variant.qk_norm else MODEL_ARCH.QWEN2
     name = MODEL_ARCH_NAMES[arch]
     if variant.output_bias or variant.mlp_bias:
-        raise UnsupportedModel(f"{name} has no biases after attention in llama.cpp", remedy=MODEL_REMEDY)
+        raise UnsupportedModel(f"{name} has no biases after attention in llama.cpp")
     if variant.rope_scaling and variant.rope_scaling.original_max_position_embeddings:
-        raise UnsupportedModel(f"{name} has no rope_type llama3 in llama.cpp", remedy=MODEL_REMEDY)
+        raise UnsupportedModel(f"{name} has no rope_type llama3 in llama.cpp")
     if arch == MODEL_ARCH.QWEN2 and config.num_attention_heads * config.head_dim != config.hidden_size:
         reason = f"in llama.cpp, head_dim of {name} is hidden_size / num_attention_heads, and here {config.head_dim}"
-        raise UnsupportedModel(reason, remedy=MODEL_REMEDY)
+        raise UnsupportedModel(reason)
     return arch
 
 
@@ -89,8 +88,6 @@ def add_hyperparameters(writer: GGUFWriter, config: ModelConfig) -> None:
 
 
 # The tokenizer in the fields of a GGUF file.
-
-REMEDY = "transformers reads the model's folder; export_onnx and export_tokenizer write other formats"
 
 
 def add_tokenizer(writer: GGUFWriter, tokenizer: ChatTokenizer, vocab_size: int) -> None:
@@ -118,10 +115,10 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
     """llama.cpp's names of the algorithm and of the pre-tokenizer. Raises UnsupportedModel where it has none."""
     match vocabulary.algorithm, vocabulary.spelling:
         case "wordpiece", _:
-            raise UnsupportedModel("llama.cpp's WordPiece is BERT's, which drops blanks", "a  b", remedy=REMEDY)
+            raise UnsupportedModel("llama.cpp's WordPiece is BERT's, which drops blanks", "a  b")
         case "viterbi", _:
             reason = "llama.cpp's Unigram has no byte fallback: a character without a token becomes one unknown token"
-            raise UnsupportedModel(reason, _character_without_token(vocabulary), remedy=REMEDY)
+            raise UnsupportedModel(reason, _character_without_token(vocabulary))
         case _, "marked":
             _check_sentencepiece(vocabulary)
             return "llama", "default"
@@ -134,10 +131,10 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> str:
     name = PRE_TOKENIZERS.get(vocabulary.pattern or "") if vocabulary.steps is None else None
     if name is None or vocabulary.algorithm == "lookup":
         reason = f"llama.cpp does not split text as the type {vocabulary.type} with this pattern does"
-        raise UnsupportedModel(reason, _differently_split(vocabulary), remedy=REMEDY)
+        raise UnsupportedModel(reason, _differently_split(vocabulary))
     if name != LLAMA3 and (lost := unmerged(vocabulary)):
         reason = "llama.cpp merges pairs, which does not give some tokens"
-        raise UnsupportedModel(reason, vocabulary.tokens[lost[0]].decode(errors="replace"), remedy=REMEDY)
+        raise UnsupportedModel(reason, vocabulary.tokens[lost[0]].decode(errors="replace"))
     return name
 
 
@@ -161,12 +158,12 @@ def _check_sentencepiece(vocabulary: Vocabulary) -> None:
     """Raise UnsupportedModel where SentencePiece would merge other pairs, or the name of a token that is no text."""
     if (reason := sentencepiece_unsupported_reason(vocabulary)) is not None:
         example = differing_text(vocabulary, make_rank_encoder(vocabulary, None))
-        raise UnsupportedModel(reason, example, remedy=REMEDY)
+        raise UnsupportedModel(reason, example)
     texts = {id_to_piece(vocabulary, i) for i, kind in enumerate(vocabulary.kinds) if kind == Kind.NORMAL}
     others = (id_to_piece(vocabulary, i) for i, kind in enumerate(vocabulary.kinds) if kind != Kind.NORMAL)
     for name in others:
         if any(name[:cut] in texts and name[cut:] in texts for cut in range(1, len(name))):
-            raise UnsupportedModel("llama.cpp merges two tokens into the name of a third one", name, remedy=REMEDY)
+            raise UnsupportedModel("llama.cpp merges two tokens into the name of a third one", name)
 
 
 def _pieces(vocabulary: Vocabulary, vocab_size: int) -> list[str]:
@@ -178,7 +175,7 @@ def _pieces(vocabulary: Vocabulary, vocab_size: int) -> list[str]:
     seen: set[str] = set()
     for piece in pieces:
         if piece in seen:
-            raise UnsupportedModel("two of its tokens are spelled alike", piece, remedy=REMEDY)
+            raise UnsupportedModel("two of its tokens are spelled alike", piece)
         seen.add(piece)
     return pieces
 

@@ -11,7 +11,6 @@ from gguf import GGML_QUANT_VERSION, MODEL_ARCH_NAMES, GGUFWriter, LlamaFileType
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.gguf_export.fields import (
-    REMEDY,
     FileType,
     Quantization,
     UnsupportedModel,
@@ -172,7 +171,7 @@ def _stop_ids(source: Source) -> list[int]:
     end = source.tokenizer.special.get(first)
     ids = sorted(source.metadata.stop_ids, key=lambda i: (i != end, i))
     if not ids:
-        raise UnsupportedModel("no token ends an answer, for which llama.cpp takes id 11", remedy=REMEDY)
+        raise UnsupportedModel("no token ends an answer, for which llama.cpp takes id 11")
     return ids
 
 
