@@ -11,13 +11,7 @@ from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
 from chatmill.run_display import report_out_of_memory, show_answers
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
-from chatmill.training.distributed import (
-    choose_device_kind,
-    choose_processes,
-    is_launched,
-    join_process_group,
-    launch,
-)
+from chatmill.training.distributed import choose_device_kind, join_process_group, launch, processes_to_launch
 from chatmill.training.model_folder import metadata_of, sample_answers, write_model
 from chatmill.training.new_model import new_trainer, trained_model
 from chatmill.training.packing import read_data
@@ -46,7 +40,7 @@ def main(
     if parameters.initial is not None:
         check_external(parameters.initial, external, "train_model.initial")
     device = choose_device_kind(parameters.device)
-    if not is_launched() and (processes := choose_processes(parameters.processes, device)) > 1:
+    if (processes := processes_to_launch(parameters.processes, device)) > 1:
         raise RunInstead(partial(launch, processes, sys.argv))
     torch.set_num_threads(parameters.threads)
     keep_freed_memory()

@@ -66,7 +66,7 @@ class Run:
         assert process.poll() is None, process.stderr.read()
 
     def states(self):
-        return sorted(self.folder.glob(".cache/resume/*/*.safetensors"))
+        return sorted(self.folder.glob(".cache/resume/*/*.pt"))
 
     def checkpoint(self, monkeypatch):
         monkeypatch.setenv("DVC_ROOT", str(self.folder))
@@ -202,7 +202,7 @@ def test_used_up_memory_is_one_sentence(tokens, tmp_path):
         ),
         ({"width": 64, "heads": 5}, "width = 64 and heads = 5: expected an even number of channels for each head"),
         ({"width": 66, "heads": 2}, "width = 66 and heads = 2: expected an even number of channels for each head"),
-        ({"learning_rate": 1e30}, r"step 3: the loss is nan: lower train_model.learning_rate, .*: lines \d+ 'user "),
+        ({"learning_rate": 1e30}, r"^step 3: the loss is nan: lower train_model.learning_rate$"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(tokens, tmp_path, changes, message):

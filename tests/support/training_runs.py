@@ -82,7 +82,7 @@ def kill_when_saved(process, top):
     folders = []
     while not folders and process.poll() is None:
         time.sleep(0.01)
-        folders = [file.parent for file in top.glob(".cache/resume/*/*.safetensors")]
+        folders = [file.parent for file in top.glob(".cache/resume/*/*.pt")]
     process.kill()
     process.communicate()
     checkpoint = Checkpoint("any")

@@ -41,15 +41,13 @@ def test_two_states_are_kept_under_their_checksums_and_the_last_comes_back(check
 
 
 @pytest.mark.parametrize("dimensions", range(8))
-def test_tensors_of_every_type_come_back_aligned_however_long_the_header_is(checkpoint, dimensions):
+def test_tensors_of_every_type_come_back_aligned(checkpoint, dimensions):
     saved = [torch.arange(3).to(getattr(torch, name)).view(3, *[1] * dimensions) for name in TYPES.split()]
     assert checkpoint.save({"b": saved[1:], "a": saved[0]})
     loaded = checkpoint.load()
     for before, after in zip(saved, [loaded["a"], *loaded["b"]], strict=True):
         assert after.dtype == before.dtype and torch.equal(after, before)
         assert after.data_ptr() % after.element_size() == 0
-    (file,) = states(checkpoint)
-    assert int.from_bytes(file.read_bytes()[:8], "little") % 8 == 0
 
 
 @pytest.mark.parametrize("damage", [flip, lambda file: os.truncate(file, 100), lambda file: os.truncate(file, 0)])
@@ -95,7 +93,7 @@ def test_a_full_disk_is_told_once_and_the_former_state_stays(checkpoint, capsys)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(states(checkpoint)) == 1 and checkpoint.load() == {"done": 1}
     assert capsys.readouterr().err == (
-        f"train_model: {checkpoint.folder}: file too large for a state of 4.0 MB: "
+        f"train_model: {checkpoint.folder}: file too large: "
         "training continues, but a killed run would resume from an older state\n"
     )
 

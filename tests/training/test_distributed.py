@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 
 from chatmill.encoded.token_files import read_split
 from chatmill.training.packing import PackedDataset, truncate_conversations
-from support.process_groups import count_held, in_processes
 from support.tiny import VOCABULARY
 from support.training_runs import free_port, kill_when_saved, read_curve, run_training, training_command, write_tokens
 
@@ -65,13 +64,6 @@ def test_an_embedding_of_bytes_loses_as_much_in_one_process_as_spread_over_two(t
         for processes in (1, 2)
     )
     np.testing.assert_allclose(two, one, rtol=1e-4)
-
-
-@pytest.mark.slow
-def test_no_process_holds_all_of_a_sharded_state(tmp_path):
-    in_processes(count_held, 2, [tmp_path])
-    held = np.load(tmp_path / "held.npy")
-    assert len(held) > 20 and held.max() <= 2  # one is gathered while the last is written
 
 
 @pytest.mark.slow

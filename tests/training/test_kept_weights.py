@@ -75,7 +75,7 @@ def validation_bits(folder, tokens):
     spans = truncate_conversations(split, 64, "chatml", VOCABULARY.special)
     dataset = PackedDataset(split, spans, 64, VOCABULARY.special)
     model, _ = load_chat_model(folder / "model", torch.device("cpu"))
-    return new_trainer(model).evaluate(dataset.batches(list(dataset.epoch(0, 0)), 1)).bits_per_byte
+    return new_trainer(model).evaluate(dataset.batches(list(dataset.epoch(0, 0)), 1))[0].bits_per_byte
 
 
 @pytest.mark.parametrize(

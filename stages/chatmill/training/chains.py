@@ -39,13 +39,6 @@ def best_fit(lengths: Sequence[int], row_length: int) -> list[list[int]]:
     return rows
 
 
-class Heads(NamedTuple):
-    """How each of N conversations begins: with `<|bos|>` and its system message, if it has one."""
-
-    lengths: np.ndarray  # (N,) int64, tokens
-    kinds: np.ndarray  # (N,) int64, equal for equal tokens
-
-
 class Row(NamedTuple):
     """K conversations of a row. One whose first `skipped` tokens are left out continues the one before it."""
 
@@ -54,17 +47,12 @@ class Row(NamedTuple):
 
 
 def find_heads(
-    split: EncodedSplit,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    template: TemplateName,
-    special: Mapping[str, int],
-    kinds: dict[bytes, int],
-) -> Heads:
-    """The heads of the conversations at `starts`; in the template `markers`, `<|bos|>` alone. It adds to the `kinds`.
+    split: EncodedSplit, starts: np.ndarray, lengths: np.ndarray, template: TemplateName, special: Mapping[str, int]
+) -> np.ndarray:
+    """(N,) the tokens of `<|bos|>` and of the system message, if any, of the conversations at `starts`.
 
-    A system message is the only one whose role differs from that of the message after the next, and no answer follows
-    it.
+    In the template `markers`, one. A system message is the only one whose role differs from that of the message after
+    the next, and no answer follows it.
     """
     heads = np.ones(len(starts), np.int64)
     marks = np.flatnonzero(split.ids == special[IM_START])
@@ -78,38 +66,39 @@ def find_heads(
         roles, later_roles = (split.ids[np.minimum(mark + 1, last)] for mark in (marks[first], third))
         is_system = (third < ends) & (roles != later_roles)
         heads = np.where(is_system & ~answers, second - starts, heads)
-    texts = (split.ids[start : start + head].tobytes() for start, head in zip(starts, heads, strict=True))
-    return Heads(heads, np.array([kinds.setdefault(text, len(kinds)) for text in texts], np.int64))
+    return heads
 
 
 def make_chains(
-    members: np.ndarray, lengths: np.ndarray, heads: Heads, row_length: int, random: np.random.Generator
+    members: np.ndarray,
+    lengths: np.ndarray,
+    heads: np.ndarray,
+    kinds: np.ndarray,
+    row_length: int,
+    random: np.random.Generator,
 ) -> Iterator[Row]:
     """The conversations `members` in chains of at most `row_length` tokens, in random order within each.
 
-    `lengths` (N,) are tokens of all conversations.
+    Of all N conversations, `lengths` and `heads` are tokens, and `kinds` are equal where heads are.
     """
-    rare = []
-    for kind in np.unique(heads.kinds[members]):
-        alike = members[heads.kinds[members] == kind]
+    rare, chained = [], []
+    for kind in np.unique(kinds[members]):
+        alike = members[kinds[members] == kind]
         if lengths[alike].sum() < row_length:
             rare.append(alike)
         else:
-            yield from _chains_of(alike, lengths, int(heads.lengths[alike[0]]), row_length, random)
+            chained.append((alike, int(heads[alike[0]])))
     if rare:
-        yield from _chains_of(np.concatenate(rare), lengths, 1, row_length, random)
-
-
-def _chains_of(
-    members: np.ndarray, lengths: np.ndarray, skipped: int, row_length: int, random: np.random.Generator
-) -> Iterator[Row]:
-    for chain in best_fit((lengths[members] - skipped).tolist(), row_length - skipped):
-        conversations = members[random.permutation(chain)]
-        yield Row(conversations, np.where(np.arange(len(conversations)), skipped, 0))
+        chained.append((np.concatenate(rare), 1))
+    for alike, skipped in chained:
+        for chain in best_fit((lengths[alike] - skipped).tolist(), row_length - skipped):
+            conversations = alike[random.permutation(chain)]
+            yield Row(conversations, np.where(np.arange(len(conversations)), skipped, 0))
 
 
 # How often each conversation is read in an epoch, by train_model.source_weights.
 
+KEY = "train_model.source_weights"
 _MAX_GROWTH = 100  # an epoch has at most so many times the tokens of the data: its order is in memory
 
 
@@ -126,10 +115,11 @@ def source_factors(
     factors = np.array([0.0 if isinstance(weight, str) else float(weight) for weight in given])
     others, total = float((factors * tokens).sum()), round(float(shares.sum()), 9)
     if not others and not total:
-        raise ValueError(f"nothing is left to train on: expected a weight above 0 for one of {', '.join(names)}")
+        raise ValueError(f"{KEY}: nothing is left to train on: expected a weight above 0 for one of {', '.join(names)}")
     if others and total >= 1:
         rest = ", ".join(name for name, factor in zip(names, factors, strict=True) if factor)
-        raise ValueError(f"the shares sum to {total:.0%}, which leaves nothing for {rest}: lower them, or set 0 there")
+        problem = f"the shares sum to {total:.0%}, which leaves nothing for {rest}"
+        raise ValueError(f"{KEY}: {problem}: lower them, or set 0 there")
     size = others / (1 - total) if others else float(tokens[shares > 0].sum())
     factors += shares / (1 if others else total) * size / np.maximum(tokens, 1)
     return np.asarray(factors * min(1, _MAX_GROWTH * tokens.sum() / size))

@@ -5,7 +5,6 @@ LOCAL_RANK).
 """
 
 import os
-import signal
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
-from torch.nn.utils import get_total_norm
 from torch.utils._pytree import tree_map_only
 
 from chatmill.model.chat_model import ChatModel
@@ -31,10 +29,6 @@ from chatmill.training.checkpoint import PARTS, SIGTERM_EXIT_CODE, changed_parts
 
 DeviceKind = Literal["cpu", "cuda"]
 _LOST = ("gloo", "Connection", "Socket", "NCCL")  # words in the errors of a broken connection
-
-
-class LostContactError(ValueError):
-    """Another process ended, so that its connection broke."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +53,9 @@ class Group:
 
     def total(self, number: float) -> float:
         """The sum of a number over all processes."""
-        return (
-            self.all_reduce(torch.tensor(number, dtype=torch.float64, device=self.device)).item()
-            if self.size > 1
-            else number
-        )
+        if self.size == 1:
+            return number
+        return self.all_reduce(torch.tensor(number, dtype=torch.float64, device=self.device)).item()
 
     def all_reduce_gradients(self, weights: Iterable[nn.Parameter]) -> None:
         """Sum the gradients over all processes in one operation; FSDP has already summed those of sharded weights."""
@@ -97,17 +89,12 @@ class Group:
 
     def gather_full(self, value: Any) -> Any:
         """A value whose tensors may be sharded, with full ones on the CPU in the main process, and None in others."""
-        return tree_map_only(Tensor, self._gather_tensor, value)
 
-    def gather_each(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Tensors that may be sharded, one after another whole and on the CPU in the main process; in others none."""
-        for tensor in tensors:
-            if (full := self._gather_tensor(tensor)) is not None:
-                yield full
+        def gather(tensor: Tensor) -> Tensor | None:
+            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            return full.cpu() if self.is_main_process else None
 
-    def _gather_tensor(self, tensor: Tensor) -> Tensor | None:
-        tensor = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        return tensor.cpu() if self.is_main_process else None
+        return tree_map_only(Tensor, gather, value)
 
 
 SINGLE_PROCESS = Group(torch.device("cpu"))
@@ -120,23 +107,25 @@ def choose_device_kind(requested: Literal["auto", "cpu", "cuda"]) -> DeviceKind:
     return "cuda" if able and requested != "cpu" else "cpu"
 
 
-def choose_processes(requested: int | Literal["auto"], device: DeviceKind) -> int:
-    """The number of processes to start; for `auto` one for each GPU, or one without a GPU."""
-    if requested == "auto":
-        return torch.cuda.device_count() if device == "cuda" else 1
-    return requested
-
-
 def is_launched() -> bool:
     """Whether torchrun started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def processes_to_launch(requested: int | Literal["auto"], device: DeviceKind) -> int:
+    """The number of processes to start, for `auto` one for each GPU; 1 where this process itself is to train."""
+    if is_launched():
+        return 1
+    if requested == "auto":
+        return torch.cuda.device_count() if device == "cuda" else 1
+    return requested
 
 
 @contextmanager
 def join_process_group(kind: DeviceKind) -> Iterator[Group]:
     """Join the process group that the environment names; without one, the group is this process alone.
 
-    Raises LostContactError if another process ends too early.
+    Raises ValueError if another process ends too early.
     """
     device = _own_device(kind)
     size = int(os.environ["WORLD_SIZE"]) if is_launched() else 1
@@ -150,7 +139,7 @@ def join_process_group(kind: DeviceKind) -> Iterator[Group]:
         yield Group(device, dist.get_rank(), size, per_device)
     except RuntimeError as error:
         if any(word in str(error) for word in _LOST):
-            raise LostContactError(f"process {os.environ['RANK']} of {size} lost contact to the others") from error
+            raise ValueError(f"process {os.environ['RANK']} of {size} lost contact to the others") from error
         raise
     dist.destroy_process_group()
 
@@ -195,12 +184,6 @@ def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor], group:
             weight.copy_(shard_like(group.receive(weights[name]), weight))
 
 
-def gradient_norm(weights: Iterable[nn.Parameter]) -> float:
-    """The Euclidean norm of all gradients together; where they are sharded, all processes must call it."""
-    norm = get_total_norm([weight.grad for weight in weights if weight.grad is not None])
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-
-
 def launch(processes: int, command: Sequence[str]) -> int:
     """Run a Python script in several processes on this machine, as torchrun does; returns the exit code.
 
@@ -220,12 +203,10 @@ def launch(processes: int, command: Sequence[str]) -> int:
             elastic_launch(config, sys.executable)(*command)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        if failure.exitcode in (-signal.SIGKILL, SIGTERM_EXIT_CODE):
-            remedy = ": if memory ran out, lower train_model.processes or batch_size"
-            was = f"process {rank} of {processes} was killed{remedy}" if failure.exitcode < 0 else ""
-            print(was, file=sys.stderr)
-            return SIGTERM_EXIT_CODE if failure.exitcode > 0 else 1
-        print(f"process {rank} of {processes} exited with code {failure.exitcode}: its error is above", file=sys.stderr)
+        if failure.exitcode == SIGTERM_EXIT_CODE:
+            return SIGTERM_EXIT_CODE
+        reason = "its error is above" if failure.exitcode > 0 else "if memory ran out, lower train_model.batch_size"
+        print(f"process {rank} of {processes} exited with code {failure.exitcode}: {reason}", file=sys.stderr)
         return 1
     except SignalException:
         return SIGTERM_EXIT_CODE

@@ -1,8 +1,8 @@
 """How this machine computes training: the number format, and whether steps are compiled.
 
-To add a number format, add a line below and its name to `Precision`. If `auto` may choose it, extend
-`choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger than those of float32 needs
-loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
+To add a number format, add a line to `DTYPES`, its name to `Precision`, and its memory to chatmill/run_display.py. If
+`auto` may choose it, extend `choose_precision` and `choose_compile`, too. A format whose smallest numbers are larger
+than those of float32 needs loss scaling in `Trainer.step`; `Muon` casts momentum before it normalises.
 """
 
 import hashlib
@@ -12,9 +12,8 @@ import os
 import shutil
 import sysconfig
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -24,21 +23,11 @@ from chatmill.processor import machine_properties, own_processor
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.train_parameters import Precision, TrainParameters
 
-# The number formats of training.
+# Of products; weights, gradients and sums are float32.
+DTYPES: dict[Precision, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-
-@dataclass(frozen=True, slots=True)
-class NumberFormat:
-    """The properties of a precision."""
-
-    dtype: torch.dtype  # of the products; weights, gradients and sums are float32
-    muon_bytes: int  # bytes per weight during Muon's step
-
-
-NUMBER_FORMATS: dict[Precision, NumberFormat] = {
-    "float32": NumberFormat(torch.float32, 40),
-    "bfloat16": NumberFormat(torch.bfloat16, 28),
-}
+_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves 1/4 to 2/5
+_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
 
 
 def choose_precision(precision: Literal["auto", Precision], device: DeviceKind = "cpu") -> Precision:
@@ -53,13 +42,7 @@ def choose_precision(precision: Literal["auto", Precision], device: DeviceKind =
 def autocast(device: str, precision: Precision) -> torch.autocast:
     """A context in which products are computed in a precision."""
     lower = precision != "float32"
-    return torch.autocast(device, NUMBER_FORMATS[precision].dtype if lower else torch.bfloat16, enabled=lower)
-
-
-# Compiled training steps: whether they are worth it, and where compiled code is kept.
-
-_WORTH_COMPILING = 1e13  # operations per thread, 2.5 minutes: compiling takes 35 s and saves 1/4 to 2/5
-_WORTH_COMPILING_ON_GPU = 1e16  # a minute or two
+    return torch.autocast(device, DTYPES[precision] if lower else torch.bfloat16, enabled=lower)
 
 
 def choose_compile(
@@ -104,8 +87,7 @@ def set_up_compiler() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # takes time for nothing here
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareSettings:
+class HardwareSettings(NamedTuple):
     """The settings that `auto` stands for on this machine."""
 
     device: DeviceKind
@@ -122,8 +104,6 @@ def choose_hardware(
     compiled = choose_compile(parameters.compile, precision, operations / group.size, parameters.threads, device)
     if group.is_main_process and "auto" in (parameters.device, parameters.precision, parameters.compile):
         settings = f"{device}, {precision}, {'' if compiled else 'not '}compiled"
-        log(
-            "train_model",
-            f"chosen for this hardware: {settings}; on other hardware, weights differ from those of dvc.lock",
-        )
+        warning = "on other hardware, weights differ from those of dvc.lock"
+        log("train_model", f"chosen for this hardware: {settings}; {warning}")
     return HardwareSettings(device, precision, compiled)

@@ -87,9 +87,8 @@ def write_model(
     if adapter is not None:
         write_adapter(folder / ADAPTER, *adapter)
     write_huggingface(tokenizer, folder, metadata["template"], model.config.max_position_embeddings)
-    ids = {
-        f"{name}_token_id": vocabulary.special[token] for name, token in (("bos", BOS), ("eos", IM_END), ("pad", PAD))
-    }
+    named = {"bos": BOS, "eos": IM_END, "pad": PAD}
+    ids = {f"{name}_token_id": vocabulary.special[token] for name, token in named.items()}
     metadata = {"fingerprint": vocabulary.fingerprint, **metadata}
     if encoder is not None:
         metadata["byte_encoder"] = asdict(encoder.shape)
@@ -128,9 +127,8 @@ def read_byte_encoder(folder: Path) -> ByteEncoder | None:
         encoder = ByteEncoder(ByteEncoderShape(**metadata["byte_encoder"]), weights["embed_out.weight"].shape[0])
         encoder.load_state_dict(weights)
     except (SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file}: not the byte encoder that config.json describes: {' '.join(str(error).split())}"
-        ) from error
+        problem = " ".join(str(error).split())
+        raise ValueError(f"{file}: not the byte encoder that config.json describes: {problem}") from error
     return encoder.eval()
 
 
@@ -140,54 +138,38 @@ _LONGEST = 256  # tokens of a question: the last ones before its answer
 _ANSWER = 24  # tokens
 
 
+def text_of(ids: Sequence[int] | np.ndarray, vocabulary: Vocabulary) -> str:
+    """The text of some ids, without control tokens and line breaks."""
+    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] in TEXT_KINDS).decode(errors="replace")
+    return " ".join(text.split())
+
+
 def sample_answers(
     model: ChatModel, split: EncodedSplit, vocabulary: Vocabulary, number: int
 ) -> Iterator[tuple[str, str]]:
     """Up to `number` questions, each with the model's greedy answer; none for documents."""
     for index in np.flatnonzero(~split.is_document)[:number]:
         begin, end = split.offsets[index : index + 2]
-        if question := _first_question(split.ids[begin:end], split.loss[begin:end], vocabulary):
-            room = min(_LONGEST, model.config.max_position_embeddings - _ANSWER)
-            question = question[-max(1, room) :]
-            yield _last_message(question, vocabulary), _text(_answer(model, question, vocabulary), vocabulary)
-
-
-def _first_question(ids: np.ndarray, loss: np.ndarray, vocabulary: Vocabulary) -> list[int]:
-    """The ids of a conversation up to the first trained message of the assistant; empty if there is none."""
-    begins = 1 + np.flatnonzero((loss[:-1] == LossKind.PROMPT) & (loss[1:] == LossKind.TRAINED))  # after a header
-    questions = (ids[:begin].tolist() for begin in begins)
-    return next((question for question in questions if _ends_with_assistant_header(question, vocabulary)), [])
-
-
-def _ends_with_assistant_header(question: Sequence[int], vocabulary: Vocabulary) -> bool:
-    """Whether the ids end with the assistant's header, not the user's before a trained message of the user."""
-    starts = [place for place, token in enumerate(question) if token == vocabulary.special[IM_START]]
-    if not starts:
-        return _text(question, vocabulary).endswith(MARKERS["assistant"])
-    return _text(question[starts[-1] :], vocabulary).startswith("assistant")
+        ids, loss = split.ids[begin:end], split.loss[begin:end]
+        for place in 1 + np.flatnonzero((loss[:-1] == LossKind.PROMPT) & (loss[1:] == LossKind.TRAINED)):
+            starts = np.flatnonzero(ids[:place] == vocabulary.special[IM_START])
+            header = text_of(ids[starts[-1] if len(starts) else 0 : place], vocabulary)
+            if header.startswith("assistant") if len(starts) else header.endswith(MARKERS["assistant"]):
+                room = max(1, min(_LONGEST, model.config.max_position_embeddings - _ANSWER))
+                answer = _answer(model, ids[:place][-room:].tolist(), vocabulary)
+                if len(starts) > 1:  # without the role
+                    header = text_of(ids[starts[-2] : starts[-1]], vocabulary).partition(" ")[2]
+                yield header, text_of(answer, vocabulary)
+                break
 
 
 @torch.inference_mode()
-def _answer(model: ChatModel, question: Sequence[int], vocabulary: Vocabulary) -> list[int]:
+def _answer(model: ChatModel, question: list[int], vocabulary: Vocabulary) -> list[int]:
     allowed = torch.tensor([*vocabulary.text_ids, vocabulary.special[IM_END]])
     length = min(len(question) + _ANSWER, model.config.max_position_embeddings)
-    cache, ids = model.new_cache(1, length), list(question)
-    answer: list[int] = []
-    while cache.length + len(ids) < length and (not answer or answer[-1] != vocabulary.special[IM_END]):
+    cache, ids, answer = model.new_cache(1, length), question, list[int]()
+    while cache.length + len(ids) < length and vocabulary.special[IM_END] not in answer:
         logits = model(torch.tensor([ids]), cache=cache, last_only=True)[0, -1]
         ids = [int(allowed[logits[allowed].argmax()])]
         answer += ids
     return answer
-
-
-def _last_message(question: Sequence[int], vocabulary: Vocabulary) -> str:
-    """The text before the header of the answer, without its own header; in the template `markers`, all of it."""
-    starts = [place for place, token in enumerate(question) if token == vocabulary.special[IM_START]]
-    if len(starts) < 2:
-        return _text(question, vocabulary)
-    return _text(question[starts[-2] : starts[-1]], vocabulary).partition(" ")[2]
-
-
-def _text(ids: Sequence[int], vocabulary: Vocabulary) -> str:
-    text = b"".join(vocabulary.tokens[i] for i in ids if vocabulary.kinds[i] in TEXT_KINDS).decode(errors="replace")
-    return " ".join(text.split())

@@ -8,7 +8,7 @@ Shapes: N conversations, P different bigrams, X contexts of a step, V vocabulary
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from chatmill.model.chat_model import (
 )
 from chatmill.pipeline.manifest import MANIFEST_NAME, check_manifest
 from chatmill.pipeline.progress import duration, log
-from chatmill.run_display import check_memory, describe_run, memory_limits
+from chatmill.run_display import available_memory, check_memory, describe_run, needed_memory
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
 from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
@@ -232,10 +232,8 @@ def _check_initial(path: Path) -> None:
 def _encoder(path: Path, width: int) -> ByteEncoder:
     encoder = read_byte_encoder(path)
     if encoder is None:
-        raise ValueError(
-            f"{path}: no {ENCODER_FILE}, which train_model.embedding: bytes starts from: name a copy of "
-            "data/soft_tokenizer, or of a model that was trained with it"
-        )
+        remedy = "name a copy of data/soft_tokenizer, or of a model that was trained with it"
+        raise ValueError(f"{path}: no {ENCODER_FILE}, which train_model.embedding: bytes starts from: {remedy}")
     first_half = ByteEncoder(encoder.shape, width)  # an encoder's second half, if any, computes the head's rows
     halves = {"embed_out.weight": slice(width), "embed_ngrams.weight": (slice(None), slice(width))}
     first_half.load_state_dict({name: weight[halves.get(name, ...)] for name, weight in encoder.state_dict().items()})
@@ -261,34 +259,35 @@ def new_trainer(
 ) -> tuple[Trainer, HardwareSettings]:
     """The trainer of a new model, or of the initial one, and the settings of this hardware.
 
-    Raises ValueError where the model needs more memory than there is, before it is allocated.
+    Raises ValueError where a new model needs more memory than there is, before it is allocated.
     """
-    needed, available = memory_limits(parameters, plan, device, group)
-    model = new_model(parameters, data.vocabulary, needed, available)
+    needed = partial(needed_memory, parameters=parameters, plan=plan, device=device, group=group)
+    if parameters.initial is None:
+        shape = partial(shape_of, parameters, data.vocabulary)
+        check_memory(lambda depth: needed(shape(depth)), parameters.depth, available_memory(group))
+    model = new_model(parameters, data.vocabulary)
     hardware: HardwareSettings = group.broadcast(choose_hardware(parameters, device, model, plan.tokens, group))
     if group.is_main_process:
-        start(model, plan.phases[0].dataset, parameters, hardware.precision)
+        has_table = isinstance(model.model.embed_tokens, torch.nn.Embedding)
+        if parameters.start == "bigrams" and parameters.initial is None and has_table:
+            started, bigrams = time.monotonic(), count_bigrams(plan.phases[0].dataset, parameters.seed)
+            nats = start_from_bigrams(model, bigrams, parameters.seed, hardware.precision)
+            took = duration(time.monotonic() - started)
+            log("train_model", f"starts from counted bigrams: {nats:.2f} nats a token, {took}")
         for line in describe_run(plan, model, needed(model.config), device):
             log("train_model", line)
     num_bytes = torch.tensor(data.vocabulary.byte_lengths)
     return make_trainer(model, parameters, plan.steps, hardware, num_bytes, group), hardware
 
 
-def new_model(
-    parameters: TrainParameters, vocabulary: Vocabulary, needed: Callable[[ModelConfig], int], available: int
-) -> ChatModel:
-    """The model to train: the initial one, or one of the requested shape, initialised from the seed.
-
-    Raises ValueError where that needs more bytes than are available.
-    """
+def new_model(parameters: TrainParameters, vocabulary: Vocabulary) -> ChatModel:
+    """The model to train: the initial one, or one of the requested shape, initialised from the seed."""
     if parameters.initial is not None:
         model = load_initial(parameters.initial, vocabulary, parameters.context, parameters.embedding)
         if parameters.lora_rank is not None:
             add_adapters(model, parameters.lora_rank, parameters.seed)
         return model
-    shape = partial(shape_of, parameters, vocabulary)
-    check_memory(lambda depth: needed(shape(depth)), parameters.depth, available)
-    model = ChatModel(shape(parameters.depth))
+    model = ChatModel(shape_of(parameters, vocabulary, parameters.depth))
     if parameters.embedding == "bytes":
         use_byte_embedding(model, ByteEncoder(ENCODER_SHAPE, model.config.hidden_size), vocabulary)
     initialise(model, parameters.seed)
@@ -313,13 +312,3 @@ def shape_of(parameters: TrainParameters, vocabulary: Vocabulary, depth: int) ->
         heads=parameters.heads,
     )
     return replace(plain, tie_word_embeddings=parameters.tie_embeddings)
-
-
-def start(model: ChatModel, dataset: PackedDataset, parameters: TrainParameters, precision: Precision) -> None:
-    """Let a new model start from what the parameters say."""
-    has_table = isinstance(model.model.embed_tokens, torch.nn.Embedding)
-    if parameters.start == "bigrams" and parameters.initial is None and has_table:
-        started = time.monotonic()
-        nats = start_from_bigrams(model, count_bigrams(dataset, parameters.seed), parameters.seed, precision)
-        took = duration(time.monotonic() - started)
-        log("train_model", f"starts from counted bigrams: {nats:.2f} nats a token, {took}")

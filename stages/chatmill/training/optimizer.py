@@ -6,7 +6,8 @@ are equally large in every direction. chatmill/run_display.py counts the memory 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -59,21 +60,19 @@ class Muon(torch.optim.Optimizer):
             if not state:
                 state["momentum"] = torch.zeros_like(gradients)
             momentum = state["momentum"].lerp_(gradients, 1 - _MOMENTUM)
-            updates = _on_full_tensor(self._direction, gradients.lerp(momentum, _MOMENTUM))
+            updates = self._direction(gradients.lerp(momentum, _MOMENTUM))
             scale = max(1.0, updates.shape[-2] / updates.shape[-1]) ** 0.5
             for matrix, update in zip(matrices, updates, strict=True):
                 matrix.add_(update, alpha=-group["lr"] * scale)
 
     def _direction(self, momentum: Tensor) -> Tensor:
-        return orthogonalise(momentum.to(self.precision)).to(momentum.dtype)
-
-
-def _on_full_tensor(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """function(x); where x is sharded, each process gathers it and keeps its shard of the result."""
-    if not isinstance(x, DTensor):
-        return function(x)
-    full = DTensor.from_local(function(x.full_tensor()), x.device_mesh, [Replicate()], run_check=False)
-    return full.redistribute(placements=x.placements)
+        """Where the momentum is sharded, each process gathers it and keeps its shard of the result."""
+        full = momentum.full_tensor() if isinstance(momentum, DTensor) else momentum
+        direction = orthogonalise(full.to(self.precision)).to(momentum.dtype)
+        if not isinstance(momentum, DTensor):
+            return direction
+        whole = DTensor.from_local(direction, momentum.device_mesh, [Replicate()], run_check=False)
+        return whole.redistribute(placements=momentum.placements)
 
 
 class Optimizers:
@@ -81,18 +80,22 @@ class Optimizers:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = optimizers
-        self.full_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+        for group in self._groups():
+            group["full_rate"] = group["lr"]
+
+    def _groups(self) -> Iterator[dict[str, Any]]:
+        return chain.from_iterable(optimizer.param_groups for optimizer in self.optimizers)
 
     @property
     def learning_rate(self) -> float:
         """The learning rate of the last step: Muon's, or AdamW's where there is no Muon."""
-        return float(self.optimizers[0].param_groups[0]["lr"])
+        return float(next(self._groups())["lr"])
 
     def step(self, factor: float) -> None:
         """Update the weights at `factor` times the full learning rates, and clear the gradients."""
-        for optimizer, full_rates in zip(self.optimizers, self.full_rates, strict=True):
-            for group, full_rate in zip(optimizer.param_groups, full_rates, strict=True):
-                group["lr"] = factor * full_rate
+        for group in self._groups():
+            group["lr"] = factor * group["full_rate"]
+        for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad()
 
@@ -112,15 +115,16 @@ class Optimizers:
 
 def muon_adamw(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
     """The optimizers of a new model, Muon and AdamW; `learning_rate` is Muon's."""
-    inner = [module for module in model.modules() if isinstance(module, Layer)]
-    named = [pair for module in inner for pair in module.named_parameters()]
-    matrices = [weight for name, weight in named if weight.ndim == 2 and "embed" not in name]
-    others = _without(model.parameters(), matrices)
+    of_layers = [pair for module in model.modules() if isinstance(module, Layer) for pair in module.named_parameters()]
+    matrices = [weight for name, weight in of_layers if weight.ndim == 2 and "embed" not in name]
     encoders = [module for module in model.modules() if isinstance(module, ByteEncoder)]
-    of_bytes = _without((weight for encoder in encoders for weight in encoder.parameters()), matrices)
+    taken = {id(weight) for weight in matrices}
+    of_bytes = [weight for encoder in encoders for weight in encoder.parameters() if id(weight) not in taken]
+    taken |= {id(weight) for weight in of_bytes}
     rate = learning_rate * _EMBEDDING_RATE_FACTOR * (256 / model.config.hidden_size) ** 0.5
-    groups = [{"params": _without(others, of_bytes)}]
-    groups += [{"params": of_bytes, "lr": rate * _BYTE_ENCODER_RATE_FACTOR}] if of_bytes else []
+    groups: list[dict[str, Any]] = [{"params": [weight for weight in model.parameters() if id(weight) not in taken]}]
+    if of_bytes:
+        groups.append({"params": of_bytes, "lr": rate * _BYTE_ENCODER_RATE_FACTOR})
     adam = torch.optim.AdamW(groups, lr=rate, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0)
     return Optimizers([Muon(matrices, learning_rate, precision), adam])
 
@@ -135,10 +139,6 @@ def adamw(model: ChatModel, learning_rate: float) -> Optimizers:
 def default_rate(model: ChatModel, *, is_new: bool, has_adapters: bool = False) -> float:
     """The learning rate where none is given: Muon's, or one of AdamW that falls with the width."""
     return MUON_RATE if is_new else ADAMW_RATE * (ADAPTER_FACTOR if has_adapters else 1) / model.config.hidden_size
-
-
-def _without(weights: Iterable[nn.Parameter], others: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    return [weight for weight in weights if not any(weight is other for other in others)]
 
 
 def learning_rate_factor(step: int, steps: int) -> float:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,27 +12,26 @@ from chatmill.conversation import BOS, IM_END, IM_START, PAD, LossKind, Template
 from chatmill.encoded.token_files import EncodedSplit, Meta, Sources, read_inputs, read_sources, read_split
 from chatmill.teacher.predictions import Predictions, read_predictions
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.chains import Heads, Row, best_fit, draw_epoch, find_heads, make_chains, source_factors
+from chatmill.training.chains import KEY, Row, best_fit, draw_epoch, find_heads, make_chains, source_factors
 from chatmill.training.train_parameters import TrainParameters, Weight
 
 _BLOCK = 1 << 24  # tokens that are looked through at once
 _WINDOW = 8192  # conversations that are packed together; with 512 tokens a row, 0.2 % of dailydialog's rows is padding
-_ARRAYS = ("starts", "lengths", "truncated", "documents")  # of ConversationSpans
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationSpans:
-    """The packed tokens of each conversation or part of a document: [start, start + length).
+class ConversationSpans(NamedTuple):
+    """The packed tokens of each of N conversations or parts of a document: [start, start + length).
 
     They follow `<|bos|>` where it is not among them: in a truncated conversation, and in a later part of a document.
     """
 
+    rejected: int  # conversations without a trained token, which the arrays leave out
     starts: np.ndarray  # (N,) int64
     lengths: np.ndarray  # (N,) int64
     truncated: np.ndarray  # (N,) bool, whether `<|bos|>` is added
     documents: np.ndarray  # (N,) bool
-    heads: Heads
-    rejected: int  # conversations without a trained token, which the arrays leave out
+    heads: np.ndarray  # (N,) int64, tokens of `<|bos|>` and of the system message, if any
+    kinds: np.ndarray  # (N,) int64, equal for heads of equal tokens
 
     @property
     def packed_lengths(self) -> np.ndarray:
@@ -44,20 +43,13 @@ class ConversationSpans:
         """Conversations of which only the end remains, as they are longer than the context."""
         return int((self.truncated & ~self.documents).sum())
 
-    @classmethod
-    def joined(cls, parts: Sequence["ConversationSpans"]) -> "ConversationSpans":
-        heads = Heads(*(np.concatenate(arrays) for arrays in zip(*(part.heads for part in parts), strict=True)))
-        arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}
-        return cls(**arrays, heads=heads, rejected=sum(part.rejected for part in parts))
-
     def not_longer(self, length: int) -> "ConversationSpans":
         """Those of at most `length` tokens that are not truncated."""
         return self.select((self.lengths <= length) & ~self.truncated)
 
     def select(self, kept: np.ndarray) -> "ConversationSpans":
         """The spans where `kept` (N,) is true."""
-        heads = Heads(self.heads.lengths[kept], self.heads.kinds[kept])
-        return replace(self, **{name: getattr(self, name)[kept] for name in _ARRAYS}, heads=heads)
+        return ConversationSpans(self.rejected, *(array[kept] for array in self[1:]))
 
 
 class Batch(NamedTuple):
@@ -68,8 +60,8 @@ class Batch(NamedTuple):
     conversation_ids: np.ndarray  # int64, which of the row's conversations or chains a token belongs to
     targets: np.ndarray  # int64, the next token of the same conversation or chain
     loss: np.ndarray  # int64, the target's chatmill.conversation.LossKind; IGNORED where there is none
+    sources: np.ndarray  # int64, the number of the source that the target is of; -1 where there is none
     teacher: Predictions | None = None  # (B, T, K) in the place of each target, int64 and float32
-    sources: np.ndarray | None = None  # int64, the number of the source that the target is of; -1 where there is none
 
 
 def truncate_conversations(
@@ -81,38 +73,36 @@ def truncate_conversations(
     """
     if context < 2:
         raise ValueError(f"context = {context}: expected 2 tokens or more, as one alone predicts none")
-    head_kinds: dict[bytes, int] = {}  # a number for each different head, across blocks
+    numbers: dict[bytes, int] = {}  # of different heads, across blocks
     # In blocks of about _BLOCK tokens, so that the split need not be in memory at once.
-    ends = np.searchsorted(split.offsets, range(_BLOCK, len(split.ids), _BLOCK))
-    blocks, start = [], 0
-    for end in dict.fromkeys([*ends.tolist(), len(split.offsets) - 1]):
+    borders = np.searchsorted(split.offsets, range(_BLOCK, len(split.ids), _BLOCK)).tolist()
+    blocks = []
+    for start, end in pairwise([0, *dict.fromkeys([*borders, len(split.offsets) - 1])]):
         first, last = split.offsets[start], split.offsets[end]
-        offsets = split.offsets[start : end + 1] - first
-        block = EncodedSplit(split.ids[first:last], split.loss[first:last], offsets)
-        spans = _truncate(block, context, template, special, head_kinds)
-        blocks.append(replace(spans, starts=spans.starts + int(first)))
-        start = end
-    return ConversationSpans.joined(blocks)
+        block = EncodedSplit(split.ids[first:last], split.loss[first:last], split.offsets[start : end + 1] - first)
+        starts, *others = _truncate(block, context, template, special, numbers)
+        blocks.append((starts + first, *others))
+    *arrays, rejected = map(np.concatenate, zip(*blocks, strict=True))
+    return ConversationSpans(int(rejected.sum()), *arrays)
 
 
 def _truncate(
-    split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int], kinds: dict[bytes, int]
-) -> ConversationSpans:
-    starts, lengths, documents = np.array(split.offsets[:-1]), np.diff(split.offsets), split.is_document
-    if len(starts):
-        trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts)
-        starts, lengths, documents = starts[trained], lengths[trained], documents[trained]
-        rejected = int((~trained).sum())
-    else:
-        rejected = 0
-    starts, lengths, documents, later = _divide_documents(starts, lengths, documents, context)
+    split: EncodedSplit, context: int, template: TemplateName, special: Mapping[str, int], numbers: dict[bytes, int]
+) -> tuple[np.ndarray, ...]:
+    """The arrays of ConversationSpans, and which conversations are rejected."""
+    starts, lengths, documents = split.offsets[:-1], np.diff(split.offsets), split.is_document
+    trained = np.logical_or.reduceat(split.loss == LossKind.TRAINED, starts) if len(starts) else documents
+    arrays = (starts[trained], lengths[trained], documents[trained])
+    starts, lengths, documents, later = _divide_documents(*arrays, context)
     truncated = ~documents & (lengths > context)
-    heads = find_heads(split, starts, lengths, template, special, kinds)
+    heads = find_heads(split, starts, lengths, template, special)
+    texts = (split.ids[start : start + head].tobytes() for start, head in zip(starts, heads, strict=True))
+    kinds = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int64)
     for i in np.flatnonzero(truncated):
         span = slice(starts[i], starts[i] + lengths[i])
         begin, end = _last_span_that_fits(split.ids[span], split.loss[span], context - 1, template, special)
         starts[i], lengths[i] = starts[i] + begin, end - begin
-    return ConversationSpans(starts, lengths, truncated | later, documents, heads, rejected)
+    return starts, lengths, truncated | later, documents, heads, kinds, ~trained
 
 
 def _divide_documents(
@@ -184,7 +174,8 @@ class PackedDataset:
         is_first[np.unique(window, return_index=True)[1]] = True
         is_alone = (self.spans.truncated | self.spans.documents)[window]
         is_chained = (random.random(len(window)) < self.chained) & is_first & ~is_alone
-        yield from make_chains(window[is_chained], lengths, self.spans.heads, self.row_length, random)
+        heads, kinds = self.spans.heads, self.spans.kinds
+        yield from make_chains(window[is_chained], lengths, heads, kinds, self.row_length, random)
         yield from (Row(np.array([i]), np.zeros(1, np.int64)) for i in window[~is_chained])
 
     def of_source(self, source: int) -> "PackedDataset":
@@ -199,7 +190,7 @@ class PackedDataset:
         """(S,) how often a conversation of each source is read in an epoch, on average."""
         factors = source_factors(self.weights, self.source_names, self.source_tokens())
         if factors[self._span_sources()].sum() < 1:
-            raise ValueError("less than one conversation is left for an epoch: expected larger weights")
+            raise ValueError(f"{KEY}: less than one conversation is left for an epoch: expected larger weights")
         return factors
 
     def source_shares(self) -> np.ndarray:
@@ -276,7 +267,7 @@ class PackedDataset:
         if taught is not None:
             taught = Predictions(taught.tokens[:, 1:], taught.chances[:, 1:])
         arrays = ids[:, :-1], positions[:, :-1], conversations[:, :-1], ids[:, 1:], loss[:, 1:]
-        return Batch(*arrays, taught, sources[:, 1:])
+        return Batch(*arrays, sources[:, 1:], taught)
 
 
 # The data of a run: the encoded conversations in rows of the context's length, and what a teacher predicts of them.
@@ -297,30 +288,18 @@ class TrainingData(NamedTuple):
 def read_data(tokens: Path, tokenizer: Path, teacher: Path, parameters: TrainParameters) -> TrainingData:
     """Raises ValueError where there is nothing to train on, or the files do not fit together."""
     meta, vocabulary = read_inputs(tokens, tokenizer)
-    predictions, taught_by = read_teacher(teacher, meta, parameters)
-    train, validation = read_datasets(tokens, meta, vocabulary.special, parameters.context, predictions)
-    return TrainingData(meta, vocabulary, train, validation, taught_by)
-
-
-def read_teacher(teacher: Path, meta: Meta, parameters: TrainParameters) -> tuple[Predictions | None, dict[str, Any]]:
-    """The teacher's predictions, if there are any, and what the model's metadata tell of it."""
     predictions, formats = read_predictions(teacher, meta)
     if predictions is None or not parameters.teacher_weight:
-        return None, {}
-    return predictions, {"teacher": formats, "teacher_weight": parameters.teacher_weight}
+        predictions, taught_by = None, {}
+    else:
+        taught_by = {"teacher": formats, "teacher_weight": parameters.teacher_weight}
 
+    def pack(name: str) -> PackedDataset:
+        split, sources = read_split(tokens, name), read_sources(tokens, name, meta)
+        spans = truncate_conversations(split, parameters.context, meta.template, vocabulary.special)
+        return PackedDataset(split, spans, parameters.context, vocabulary.special, sources=sources)
 
-def read_datasets(
-    tokens: Path, meta: Meta, special: dict[str, int], context: int, teacher: Predictions | None
-) -> tuple[PackedDataset, PackedDataset]:
-    """The train and validation conversations, in rows of the context's length; the former with a teacher, if any."""
-    train, validation = (read_split(tokens, split) for split in ("train", "validation"))
-    spans = truncate_conversations(train, context, meta.template, special)
-    if not len(spans.starts):
+    train = replace(pack("train"), chained=CHAINED, teacher=predictions)
+    if not len(train.spans.starts):
         raise ValueError(f"{tokens}: none of {meta.conversations['train']} conversations has anything to train on")
-    shorter = truncate_conversations(validation, context, meta.template, special)
-    sources = read_sources(tokens, "train", meta)
-    dataset = PackedDataset(train, spans, context, special, CHAINED, sources, teacher=teacher)
-    return dataset, PackedDataset(
-        validation, shorter, context, special, sources=read_sources(tokens, "validation", meta)
-    )
+    return TrainingData(meta, vocabulary, train, pack("validation"), taught_by)

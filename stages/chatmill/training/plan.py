@@ -3,7 +3,7 @@
 A run begins with short rows, in which to repeat what was said is learnt sooner, and a step takes less time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -13,7 +13,7 @@ from chatmill.pipeline.progress import log
 from chatmill.training.chains import Row, describe_shares
 from chatmill.training.distributed import Group
 from chatmill.training.packing import PackedDataset
-from chatmill.training.train_parameters import TrainParameters, Weight
+from chatmill.training.train_parameters import TrainParameters
 
 STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
@@ -61,11 +61,10 @@ class Plan:
         return self.tokens / self.tokens_per_epoch
 
     def steps_after(self, completed: int) -> Iterator[tuple[Phase, list[Row]]]:
-        streams: dict[int, Iterator[Row]] = {}  # the rows of each dataset, which later phases of the same continue
         for phase in self.phases:
             skipped = min(completed, phase.steps)
             completed -= skipped
-            rows = streams.setdefault(id(phase.dataset), phase.dataset.endless_rows(self.seed))
+            rows = phase.dataset.endless_rows(self.seed)
             for _ in islice(rows, skipped * phase.rows_per_step):
                 pass
             for _ in range(skipped, phase.steps):
@@ -74,54 +73,30 @@ class Plan:
 
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
     """Divide the steps into phases, and the tokens of a step, train_model.batch_size, into rows and batches."""
-    total = int(dataset.spans.packed_lengths.sum())
     if group.is_main_process and (cut := dataset.spans.num_cut):
-        read = f"only their last messages are read, {total:,} of {len(dataset.split.ids):,} tokens together"
-        log(STAGE, f"{cut:,} conversations are longer than train_model.context = {parameters.context}: {read}")
-    if group.is_main_process and total < parameters.context:
-        log(STAGE, f"the conversations have {total} tokens together: lower train_model.context = {parameters.context}")
-
-    def phase(dataset: PackedDataset, steps: int) -> Phase:
-        rows_per_step = share_rows(parameters.batch_size, parameters.context, dataset.row_length, group.size)
-        own_rows = rows_per_step // group.size
-        at_once = rows_at_once(own_rows, dataset.row_length, vocab_size, group.device.type)
-        return Phase(dataset, steps, rows_per_step, at_once)
-
-    full = weigh(dataset, parameters.source_weights)
+        read = f"{int(dataset.spans.packed_lengths.sum()):,} of {len(dataset.split.ids):,} tokens together"
+        longer = f"{cut:,} conversations are longer than train_model.context = {parameters.context}"
+        log(STAGE, f"{longer}: only their last messages are read, {read}")
+    full = replace(dataset, weights=parameters.source_weights)
     short = short_rows(full)
+    parts = [full] if short is None else [short, full]
+    rows = [share_rows(parameters, part.row_length, group.size) for part in parts]
     tokens_per_epoch, padding = full.measure_epoch(parameters.seed)
     steps = parameters.steps
     if steps is None:
         assert parameters.epochs is not None, "one of them is a number"
-        in_each = tokens_per_step(parameters, full, short, group.size)
+        shares = [1.0] if short is None else [SHORT_STEPS, 1 - SHORT_STEPS]
+        in_each = sum(share * part.row_length * n for share, part, n in zip(shares, parts, rows, strict=True))
         steps = max(1, round(parameters.epochs * tokens_per_epoch / in_each))
-    num_short = round(SHORT_STEPS * steps) if short else 0
-    phases = [phase(short, num_short)] if short and num_short else []
-    phases.append(phase(full, steps - num_short))
+    num_short = round(SHORT_STEPS * steps)
+    phases = []
+    for part, number in zip(parts, rows, strict=True):
+        of_part = steps if short is None else num_short if part is short else steps - num_short
+        at_once = rows_at_once(number // group.size, part.row_length, vocab_size, group.device.type)
+        phases.append(Phase(part, of_part, number, at_once))
     if group.is_main_process and full.weights:
         log_weights(phases)
     return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
-
-
-def tokens_per_step(
-    parameters: TrainParameters, full: PackedDataset, short: PackedDataset | None, processes: int
-) -> float:
-    """The mean tokens of a step, if most steps have short rows where there are any."""
-    long_share = 1.0 if short is None else 1 - SHORT_STEPS
-    return sum(
-        share * rows.row_length * share_rows(parameters.batch_size, parameters.context, rows.row_length, processes)
-        for rows, share in ((full, long_share), (short or full, 1 - long_share))
-    )
-
-
-def weigh(dataset: PackedDataset, weights: Mapping[str, Weight]) -> PackedDataset:
-    """The dataset with these weights. Raises ValueError where they leave nothing to train on."""
-    weighted = replace(dataset, weights=weights)
-    try:
-        weighted.source_factors()
-    except ValueError as error:
-        raise ValueError(f"train_model.source_weights: {error}") from error
-    return weighted
 
 
 def short_rows(dataset: PackedDataset) -> PackedDataset | None:
@@ -129,7 +104,7 @@ def short_rows(dataset: PackedDataset) -> PackedDataset | None:
 
     If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
     reach the share. Conversations of a source with a factor are read more often, up to MOST_REPEATS times, in place of
-    those that do not fit. Raises ValueError where the weights leave nothing to train on.
+    those that do not fit.
     """
     factors, tokens = dataset.source_factors(), dataset.source_tokens()
     if dataset.row_length <= SHORT_ROW:
@@ -140,14 +115,12 @@ def short_rows(dataset: PackedDataset) -> PackedDataset | None:
     if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
         return None
     if not dataset.weights:
-        return weigh(short, {})
+        return short
     repeats = np.minimum(MOST_REPEATS, tokens / np.maximum(fitting, 1)).tolist()
-    given = ((name, dataset.weights.get(name, 1.0)) for name in dataset.source_names)
-    weights = {
-        name: weight if isinstance(weight, str) else weight * times
-        for (name, weight), times in zip(given, repeats, strict=True)
-    }
-    return weigh(short, weights)
+    weights = {name: dataset.weights.get(name, 1.0) for name in dataset.source_names}
+    for (name, weight), times in zip([*weights.items()], repeats, strict=True):
+        weights[name] = weight if isinstance(weight, str) else weight * times
+    return replace(short, weights=weights)
 
 
 def log_weights(phases: list[Phase]) -> None:
@@ -167,15 +140,12 @@ def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int, device: s
     return max(rows for rows in range(1, rows_per_step + 1) if rows_per_step % rows == 0 and rows <= most)
 
 
-def share_rows(batch_size: int, context: int, row_length: int, processes: int) -> int:
+def share_rows(parameters: TrainParameters, row_length: int, processes: int) -> int:
     """The rows of a step. Raises ValueError where the processes cannot share them evenly."""
-    rows = batch_size // row_length
+    rows = parameters.batch_size // row_length
     if rows % processes:
-        least = -(-context // (processes * row_length))
-        nearest = max(least, round(rows / processes)) * processes * row_length
         raise ValueError(
-            f"train_model.batch_size = {batch_size} makes {rows} rows of {row_length} tokens "
-            f"(train_model.context = {context}), which {processes} processes cannot share evenly: "
-            f"the nearest batch_size that works is {nearest}"
+            f"train_model.batch_size = {parameters.batch_size} makes {rows} rows of {row_length} tokens, which "
+            f"{processes} processes cannot share evenly: expected a multiple of {processes * row_length}"
         )
     return rows

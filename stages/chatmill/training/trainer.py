@@ -1,5 +1,10 @@
 """A training step: the loss of its batches, and how this machine computes it fastest.
 
+    loss = sum of weight * (nats + penalty) over all targets of a step / sum of their weights
+
+nats are those of the target, the weight is that of its kind (prompt or trained), and the penalty is what a teacher, a
+bag of words and an aligned head add: `ChatModel.nats`.
+
 Shapes: B rows, T tokens of a row, V vocabulary.
 """
 
@@ -12,12 +17,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
 from chatmill.conversation import LossKind
 from chatmill.model.chat_model import Answers, ChatModel, SoftTargets
 from chatmill.model.layers import Layer, Segments, attend, conversation_mask, find_segments
-from chatmill.training.distributed import SINGLE_PROCESS, Group, gradient_norm, load_full_state_dict, shard
-from chatmill.training.hardware import NUMBER_FORMATS, HardwareSettings, autocast, set_up_compiler
+from chatmill.training.distributed import SINGLE_PROCESS, Group, load_full_state_dict, shard
+from chatmill.training.hardware import DTYPES, HardwareSettings, autocast, set_up_compiler
 from chatmill.training.optimizer import Optimizers, adamw, default_rate, learning_rate_factor, muon_adamw
 from chatmill.training.packing import Batch
 from chatmill.training.train_parameters import Precision, TrainParameters
@@ -81,21 +88,10 @@ class LossTotals(NamedTuple):
     weighted_nats: float = 0.0
     weight: float = 0.0
     nats: float = 0.0  # of trained text
-    bytes: int = 0  # of trained text
+    bytes: float = 0.0  # of trained text
 
     def plus(self, other: "LossTotals") -> "LossTotals":
-        return LossTotals(
-            self.weighted_nats + other.weighted_nats,
-            self.weight + other.weight,
-            self.nats + other.nats,
-            self.bytes + other.bytes,
-        )
-
-    @classmethod
-    def from_tensor(cls, numbers: Tensor) -> "LossTotals":
-        """The totals in a tensor (4,), in the order of the fields."""
-        weighted_nats, weight, nats, num_bytes = numbers.tolist()
-        return cls(weighted_nats, weight, nats, int(num_bytes))
+        return LossTotals(*map(sum, zip(self, other, strict=True)))
 
     @property
     def loss(self) -> float:
@@ -115,16 +111,14 @@ class TokenLosses(NamedTuple):
     weights: Tensor
     num_bytes: Tensor  # of trained text
 
-    def totals(self) -> Tensor:
-        """Their LossTotals as a tensor (4,) float64."""
-        nats = self.nats.detach()
-        text = nats[self.num_bytes > 0].double().sum()
-        numbers = ((nats * self.weights).sum(), self.weights.sum(), text, self.num_bytes.sum())
+    def totals(self, chosen: Tensor | None = None) -> Tensor:
+        """The LossTotals of the tokens where `chosen` (B, T) is true, or of all, as a tensor (4,) float64."""
+        nats, weights, num_bytes = self.nats.detach(), self.weights, self.num_bytes
+        if chosen is not None:
+            weights, num_bytes = weights * chosen, num_bytes * chosen
+        text = nats[num_bytes > 0].double().sum()
+        numbers = (nats * weights).sum(), weights.sum(), text, num_bytes.sum()
         return torch.stack([number.double() for number in numbers])
-
-    def of(self, chosen: Tensor) -> "TokenLosses":
-        """Those of the tokens of which `chosen` (B, T) is true."""
-        return TokenLosses(self.nats, self.weights * chosen, self.num_bytes * chosen)
 
 
 class Trainer:
@@ -172,9 +166,10 @@ class Trainer:
             (weighted / total_weight).backward()
             numbers += losses.totals()
         self.group.all_reduce_gradients(self.model.parameters())
-        sums = LossTotals.from_tensor(self.group.all_reduce(numbers))
+        sums = LossTotals(*self.group.all_reduce(numbers).tolist())
         if self.completed_steps + 1 in self.logged_steps:
-            self.gradient_norm = gradient_norm(self.model.parameters())
+            norm = get_total_norm([weight.grad for weight in self.model.parameters() if weight.grad is not None])
+            self.gradient_norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         self.optimizer.step(learning_rate_factor(self.completed_steps, self.steps))
         self.completed_steps += 1
         return sums
@@ -186,23 +181,15 @@ class Trainer:
         return self.initial_teacher_weight * max(0.0, 1 - self.completed_steps / taught)
 
     @torch.no_grad()
-    def evaluate(self, batches: Sequence[Batch]) -> LossTotals:
-        """The totals of the batches, without training on them."""
-        return self.evaluate_sources(batches, ())[0]
-
-    @torch.no_grad()
-    def evaluate_sources(self, batches: Sequence[Batch], sources: Sequence[int]) -> tuple[LossTotals, list[LossTotals]]:
-        """The totals of the batches, without training on them, and those of each of these sources by its number."""
-        numbers, by_source = self._zero_totals(), [self._zero_totals() for _ in sources]
+    def evaluate(self, batches: Sequence[Batch], sources: Sequence[int] = ()) -> list[LossTotals]:
+        """The totals of the batches, without training on them, followed by those of each source by its number."""
+        numbers = [self._zero_totals() for _ in (None, *sources)]
         for batch in batches:
             losses = self._loss(batch)[1]
-            numbers += losses.totals()
-            if sources and batch.sources is not None:
-                of_targets = self._to_device(batch.sources)
-                for source, of_source in zip(sources, by_source, strict=True):
-                    of_source += losses.of(of_targets == source).totals()
-        totals, *of_sources = (LossTotals.from_tensor(self.group.all_reduce(part)) for part in (numbers, *by_source))
-        return totals, of_sources
+            numbers[0] += losses.totals()
+            for source, of_source in zip(sources, numbers[1:], strict=True):
+                of_source += losses.totals(self._to_device(batch.sources) == source)
+        return [LossTotals(*self.group.all_reduce(part).tolist()) for part in numbers]
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps done, the trained weights and the optimizers' state, whose tensors may be sharded."""
@@ -211,13 +198,13 @@ class Trainer:
         return {"done": self.completed_steps, "model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a checkpoint that `Group.outline` gave; the main process has the full tensors, and sends them."""
+        """Restore a state that `Group.outline` gave; the main process has the full tensors, and sends them."""
         self.completed_steps = state["done"]
         load_full_state_dict(self.model, state["model"], self.group)
         self.optimizer.load_state_dict(state["optimizer"], self.group)
 
     def _zero_totals(self) -> Tensor:
-        return torch.zeros(len(LossTotals._fields), dtype=torch.float64, device=self.group.device)
+        return torch.zeros(4, dtype=torch.float64, device=self.group.device)
 
     def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
@@ -300,10 +287,9 @@ def make_trainer(
         shard(model, group)
     model.to(group.device)
     rate = parameters.learning_rate or default_rate(model, is_new=is_new, has_adapters=parameters.lora_rank is not None)
-    precision = NUMBER_FORMATS[hardware.precision].dtype
     return Trainer(
         model,
-        muon_adamw(model, rate, precision) if is_new else adamw(model, rate),
+        muon_adamw(model, rate, DTYPES[hardware.precision]) if is_new else adamw(model, rate),
         num_bytes,
         steps=steps,
         prompt_weight=parameters.prompt_loss_weight,

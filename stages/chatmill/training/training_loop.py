@@ -1,22 +1,22 @@
 """The loop of a training run, from its checkpoint to its learning curve."""
 
+import math
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from chatmill.pipeline.manifest import MANIFEST_NAME
 from chatmill.pipeline.progress import log
-from chatmill.run_display import Display, LossWatch, Samples, describe_conversations
+from chatmill.run_display import Display, Samples, describe_conversations
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, run_fingerprint, tensors_of
+from chatmill.training.checkpoint import SIGTERM_EXIT_CODE, Checkpoint, catch_sigterm, run_fingerprint
 from chatmill.training.distributed import Group, check_equal
 from chatmill.training.new_model import initial_files
 from chatmill.training.plan import STAGE, Plan
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
-from chatmill.training.validation import CurveFile, KeptWeights, Validation, curve_line
+from chatmill.training.validation import CurveFile, KeptWeights, Validation
 
 NOT_FOLLOWED = {"processes", "shard", "initial"}  # may differ; an initial model is known by its files, not by its path
 CURVE_POINTS = 100
@@ -49,40 +49,36 @@ def train(
     samples: Samples,
 ) -> None:
     """Train from the checkpoint, or from the start; record the curve and the weights to keep, and show samples."""
-    watch, group = LossWatch(), trainer.group
-    sums = resume(checkpoint, trainer, watch, curve, kept)
+    group, sums = trainer.group, resume(checkpoint, trainer, curve, kept)
     every = max(1, trainer.steps // CURVE_POINTS)
     trainer.logged_steps = {*range(every, trainer.steps, every), trainer.steps}
     with catch_sigterm() as stop_requested, Display(trainer, samples) as display:
         for phase, rows in plan.steps_after(trainer.completed_steps):
             of_step = trainer.step(phase.dataset.batches(rows, phase.rows_per_batch, group.rank, group.size))
             done, last = trainer.completed_steps, trainer.completed_steps == trainer.steps
-            watch.check(done, of_step.loss, partial(describe_conversations, phase.dataset, rows, vocabulary))
+            if not math.isfinite(of_step.loss):
+                read = describe_conversations(phase.dataset, rows, vocabulary)
+                problem = f"step {done}: the loss is {of_step.loss}: lower train_model.learning_rate"
+                raise ValueError(f"{problem}, or look at the conversations of the step: {read}")
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
             display.update(len(rows) * phase.dataset.row_length, sums)
             if done in trainer.logged_steps:
                 batches = validation.batches if last or done % (every * POINTS_PER_VALIDATION) == 0 else []
-                held_out, of_sources = trainer.evaluate_sources(batches, [*validation.sources])
-                kept.keep_if_better(trainer, held_out.bits_per_byte)
-                rate, norm = trainer.optimizer.learning_rate, trainer.gradient_norm
-                curve.append(curve_line(done, sums, held_out, rate, norm, of_sources))
+                held_out = trainer.evaluate(batches, [*validation.sources])
+                kept.keep_if_better(trainer, held_out[0].bits_per_byte)
+                curve.append(done, sums, held_out, trainer.optimizer.learning_rate, trainer.gradient_norm)
                 sums = LossTotals()
             if (done % plan.checkpoint_every == 0 or ending) and not last:
-                state = {"curve": curve.text, "sums": tuple(sums), "watch": watch.state_dict()}
-                state |= {"trainer": trainer.state_dict(), "kept": kept.state_dict()}
-                gathered = group.gather_each(tensors_of(state))
-                saved = group.is_main_process and checkpoint.save(state, gathered)
-                for _ in gathered:  # all processes take part, also where the main one could not write the first
-                    pass
+                state = {"curve": curve.text, "sums": tuple(sums), "kept": kept.state_dict()}
+                state["trainer"] = group.gather_full(trainer.state_dict())
+                saved = group.is_main_process and checkpoint.save(state)
                 if ending:
                     end_early(trainer, saved)
     if group.is_main_process and (best := kept.describe()):
         log(STAGE, best)
 
 
-def resume(
-    checkpoint: Checkpoint, trainer: Trainer, watch: LossWatch, curve: CurveFile, kept: KeptWeights
-) -> LossTotals:
+def resume(checkpoint: Checkpoint, trainer: Trainer, curve: CurveFile, kept: KeptWeights) -> LossTotals:
     """Restore the state of the checkpoint, if there is one; returns the losses since the last point of the curve."""
     group = trainer.group
     state = group.outline(checkpoint.load() if group.is_main_process else None)
@@ -91,7 +87,6 @@ def resume(
     curve.restart(state["curve"])
     kept.load_state_dict(state["kept"], is_main_process=group.is_main_process)
     trainer.load_state_dict(state["trainer"])
-    watch.load_state_dict(state["watch"])
     if group.is_main_process:
         log(STAGE, f"resumes after step {trainer.completed_steps:,} of {trainer.steps:,}")
     return LossTotals(*state["sums"])

@@ -1,13 +1,14 @@
 """The part of the validation set on which a run is measured: of all sources together, or weighted as training ends."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from chatmill.training.chains import Row
@@ -27,48 +28,17 @@ class Validation(NamedTuple):
     sources: dict[int, str]  # by their numbers in the batches
 
 
-WeightedBatches = Sequence[tuple[float, list[Batch]]]  # of each source, with the weight of its loss
-
-
 def pooled_validation(dataset: PackedDataset, rows_per_batch: int, group: Group) -> Validation:
     """This process's batches of random conversations of all sources, about MAX_TOKENS over all processes."""
-    found = np.zeros(0, np.int64)
-    for row in _rows(dataset, MAX_TOKENS):
-        found = np.union1d(found, dataset.sources_of(dataset.spans.starts[row.conversations]))
-    sources = {number: dataset.source_names[number] for number in found.tolist()}
-    return Validation(_batches(dataset, MAX_TOKENS, rows_per_batch, group), sources if len(sources) > 1 else {})
+    rows = _rows(dataset, MAX_TOKENS)
+    read = [conversation for row in rows for conversation in row.conversations]
+    found = np.unique(dataset.sources_of(dataset.spans.starts[np.array(read, np.int64)])).tolist()
+    sources = {number: dataset.source_names[number] for number in found} if len(found) > 1 else {}
+    return Validation(dataset.batches(rows, rows_per_batch, group.rank, group.size), sources)
 
 
-def weighted_batches(
-    dataset: PackedDataset, shares: np.ndarray, rows_per_batch: int, group: Group
-) -> list[tuple[float, list[Batch]]]:
-    """The batches of each source with its share of the loss, `shares` (S,); those without a share are left out.
-
-    Raises ValueError where the validation set has none of these sources.
-    """
-    found: list[tuple[float, list[Batch]]] = []
-    for source in np.flatnonzero(shares * dataset.source_tokens()):
-        batches = _batches(dataset.of_source(int(source)), MAX_TOKENS * shares[source], rows_per_batch, group)
-        found.append((float(shares[source]), batches))
-    if not found:
-        names = ", ".join(name for name, share in zip(dataset.source_names, shares, strict=True) if share)
-        raise ValueError(f"train_model.keep = best: the validation set has no conversations of {names}: set keep: last")
-    return found
-
-
-def weighted_bits_per_byte(trainer: Trainer, batches: WeightedBatches) -> float | None:
-    """The mean of the sources' bits per byte by their weights; None where none has trained text."""
-    measured = [(share, trainer.evaluate(of_source).bits_per_byte) for share, of_source in batches]
-    known = [(share, bits) for share, bits in measured if bits is not None]
-    return sum(share * bits for share, bits in known) / sum(share for share, _ in known) if known else None
-
-
-def _batches(dataset: PackedDataset, tokens: float, rows_per_batch: int, group: Group) -> list[Batch]:
-    return dataset.batches(_rows(dataset, tokens), rows_per_batch, group.rank, group.size)
-
-
-def _rows(dataset: PackedDataset, tokens: float) -> Iterator[Row]:
-    return islice(dataset.epoch(0, 0), max(1, -(-int(tokens) // dataset.row_length)))
+def _rows(dataset: PackedDataset, tokens: float) -> list[Row]:
+    return list(islice(dataset.epoch(0, 0), max(1, -(-int(tokens) // dataset.row_length))))
 
 
 # The learning curve of a run, train.tsv, which grows by a line at a time while the run goes on.
@@ -93,8 +63,13 @@ class CurveFile:
         self.text = text
         self._write("w", text)
 
-    def append(self, line: str) -> None:
-        """Add a complete line."""
+    def append(
+        self, step: int, since_last: LossTotals, held_out: Sequence[LossTotals], rate: float, norm: float | None
+    ) -> None:
+        """Add a line: the losses of training since the line before, and those of validation, if measured."""
+        own = [since_last.loss, since_last.bits_per_byte, held_out[0].bits_per_byte, rate, norm]
+        numbers = [*own, *(of_source.bits_per_byte for of_source in held_out[1:])]
+        line = "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
         self.text += line
         self._write("a", line)
 
@@ -109,31 +84,17 @@ class CurveFile:
                 file.write(text)
 
 
-def curve_line(
-    step: int,
-    since_last: LossTotals,
-    held_out: LossTotals,
-    learning_rate: float,
-    gradient_norm: float | None,
-    held_out_by_source: Sequence[LossTotals] = (),
-) -> str:
-    """One line of train.tsv: the losses of training since the line before, and those of validation, if measured."""
-    numbers = [since_last.loss, since_last.bits_per_byte, held_out.bits_per_byte, learning_rate, gradient_norm]
-    numbers += [of_source.bits_per_byte for of_source in held_out_by_source]
-    return "\t".join([str(step), *("" if number is None else f"{number:.6g}" for number in numbers)]) + "\n"
-
-
 # The weights that a run ends with: those of its last step, or of the step that was best on validation.
 
 
 class KeptWeights:
     """Keeps one copy of the best weights so far, on the CPU of the main process; for `last`, none.
 
-    Where the sources have weights, `validation` has the batches of each of them, on which the best are chosen.
+    Where the sources have weights, `shares` has the share of each and its batches, on which the best are chosen.
     """
 
-    def __init__(self, keep: Keep, validation: WeightedBatches = ()) -> None:
-        self._keep, self._validation = keep, validation
+    def __init__(self, keep: Keep, shares: Sequence[tuple[float, list[Batch]]] = ()) -> None:
+        self._keep, self._shares = keep, shares
         self.step, self.bits_per_byte = 0, math.inf
         self._weights: dict[str, Tensor] = {}
 
@@ -145,19 +106,18 @@ class KeptWeights:
         """
         if self._keep == "last" or bits_per_byte is None:
             return
-        if self._validation:
-            bits_per_byte = weighted_bits_per_byte(trainer, self._validation)
-        if bits_per_byte is None or bits_per_byte >= self.bits_per_byte:
+        if self._shares:
+            measured = [(share, trainer.evaluate(batches)[0].bits_per_byte) for share, batches in self._shares]
+            known = [(share, bits) for share, bits in measured if bits is not None]
+            total = sum(share for share, _ in known)
+            bits_per_byte = sum(share * bits for share, bits in known) / total if known else math.inf
+        if bits_per_byte >= self.bits_per_byte:
             return
         self.step, self.bits_per_byte = trainer.completed_steps, bits_per_byte
         for name, weight in trainer.model.state_dict().items():
             full = trainer.group.gather_full(weight)
-            if full is None:
-                continue
-            if name in self._weights:
-                self._weights[name].copy_(full)
-            else:
-                self._weights[name] = full.clone()
+            if full is not None:
+                self._weights.setdefault(name, torch.empty_like(full)).copy_(full)
 
     def final(self, trainer: Trainer) -> dict[str, Tensor]:
         """The full weights to write, in the main process; where nothing was measured, those of the last step."""
@@ -178,7 +138,7 @@ class KeptWeights:
         """The step whose weights were best, and how good they were; empty where the last ones are kept."""
         if not self.step:
             return ""
-        place = "validation, weighted as the sources are at the end" if self._validation else "validation"
+        place = "validation, weighted as the sources are at the end" if self._shares else "validation"
         return f"kept the weights of step {self.step:,}: {self.bits_per_byte:.4f} bits per byte on {place}"
 
 
@@ -187,9 +147,20 @@ def keep_weights(parameters: TrainParameters, validation: PackedDataset, plan: P
 
     Raises ValueError where the validation set has none of these.
     """
-    if parameters.keep == "best" and not len(validation.spans.starts):
-        raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
     last = plan.phases[-1]
-    if parameters.keep == "last" or not last.dataset.weights:
-        return KeptWeights(parameters.keep)
-    return KeptWeights("best", weighted_batches(validation, last.dataset.source_shares(), last.rows_per_batch, group))
+    if parameters.keep == "last":
+        return KeptWeights("last")
+    if not len(validation.spans.starts):
+        raise ValueError("train_model.keep = best: the validation set is empty: set keep: last")
+    if not last.dataset.weights:
+        return KeptWeights("best")
+    shares, found = last.dataset.source_shares(), []
+    for source in np.flatnonzero(shares * validation.source_tokens()):
+        of_source = validation.of_source(int(source))
+        rows = _rows(of_source, MAX_TOKENS * shares[source])
+        batches = of_source.batches(rows, last.rows_per_batch, group.rank, group.size)
+        found.append((float(shares[source]), batches))
+    if not found:
+        names = ", ".join(name for name, share in zip(validation.source_names, shares, strict=True) if share)
+        raise ValueError(f"train_model.keep = best: the validation set has no conversations of {names}: set keep: last")
+    return KeptWeights("best", found)
