@@ -117,11 +117,11 @@ def test_a_shape_that_cannot_be_is_named_with_its_file(llama, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_hidden_layers": 3}, r"9 missing: model\.layers\.2\.\S+, \S+, \S+ …"),
-        ({"num_hidden_layers": 1}, r"9 unexpected: model\.layers\.1\."),
+        ({"num_hidden_layers": 3}, r'Missing key\(s\) in state_dict: "model\.layers\.2\.\S+", ".*"model\.layers\.2\.'),
+        ({"num_hidden_layers": 1}, r'Unexpected key\(s\) in state_dict: "model\.layers\.1\.'),
         ({"num_hidden_layers": 1_000_000}, "21 tensors, but config.json says 1000000 layers"),
-        ({"vocab_size": 97}, r"2 of another shape: model\.embed_tokens\.weight \(96, 32\) where \(97, 32\) is exp"),
-        ({"head_dim": 1 << 30}, r"8 of another shape: .*where \(4294967296, 32\) is expected"),
+        ({"vocab_size": 97}, r"size mismatch for model\.embed_tokens\.weight: .*\[96, 32\]\) .*\[97, 32\]\)"),
+        ({"head_dim": 1 << 30}, r"size mismatch for .*\(\[4294967296, 32\]\)"),
     ],
 )
 def test_weights_that_do_not_fit_are_named_with_their_file(llama, changes, message):

@@ -113,24 +113,20 @@ def read_config(content: dict[str, Any]) -> ModelConfig:
     heads = _positive_int(values, "num_attention_heads")
     derived = {"num_key_value_heads": heads, "head_dim": _positive_int(values, "hidden_size") // heads}
     values |= {name: size for name, size in derived.items() if values.get(name) is None}
-    rope = _rope(values)
+    rope, has_bias = _rope(values), bool(values.get("attention_bias"))
     return ModelConfig(
         **{name: _positive_int(values, name) for name in SIZES},
         rope_theta=_positive_float(rope, "rope_theta"),
         rms_norm_eps=_positive_float(values, "rms_norm_eps"),
         tie_word_embeddings=bool(values["tie_word_embeddings"]),
-        variant=_variant(family, values, rope),
-    )
-
-
-def _variant(family: str, values: dict[str, Any], rope: dict[str, Any]) -> Variant:
-    return Variant(
-        qk_norm=family == "qwen3",
-        qkv_bias=family == "qwen2" or (family != "mistral" and bool(values.get("attention_bias"))),
-        output_bias=family in ("llama", "qwen3") and bool(values.get("attention_bias")),
-        mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
-        rope_scaling=_scaling(values, rope),
-        sliding_window=_window(family, values),
+        variant=Variant(
+            qk_norm=family == "qwen3",
+            qkv_bias=family == "qwen2" or (family != "mistral" and has_bias),
+            output_bias=family in ("llama", "qwen3") and has_bias,
+            mlp_bias=family == "llama" and bool(values.get("mlp_bias")),
+            rope_scaling=_scaling(values, rope),
+            sliding_window=_window(family, values),
+        ),
     )
 
 
@@ -139,9 +135,13 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
 
     A Mistral without a sliding window is a Llama.
     """
-    variant = config.variant
-    family = _family(variant)
-    shape = asdict(config)
+    variant, shape = config.variant, asdict(config)
+    if variant.qk_norm:
+        family = "qwen3"
+    elif variant.qkv_bias and not variant.output_bias:
+        family = "qwen2"
+    else:
+        family = "mistral" if variant.sliding_window else "llama"
     del shape["variant"]
     content: dict[str, Any] = {
         "architectures": [f"{family.title()}ForCausalLM"],
@@ -161,14 +161,6 @@ def to_hugging_face(config: ModelConfig) -> dict[str, Any]:
         plain = {"rope_type": "linear", "factor": scaling.factor}
         content["rope_scaling"] = llama3 if scaling.original_max_position_embeddings else plain
     return content
-
-
-def _family(variant: Variant) -> str:
-    if variant.qk_norm:
-        return "qwen3"
-    if variant.qkv_bias and not variant.output_bias:
-        return "qwen2"
-    return "mistral" if variant.sliding_window else "llama"
 
 
 def _check_supported(values: dict[str, Any]) -> None:
@@ -219,36 +211,29 @@ def _scaling(values: dict[str, Any], rope: dict[str, Any]) -> RopeScaling | None
 def _window(family: str, values: dict[str, Any]) -> int | None:
     """The sliding window of all layers; None if no layer has one, or it is no shorter than the context.
 
-    Raises UnsupportedArchitecture if only some layers have one.
+    In Qwen the last layers have it, unless `layer_types` lists them. Raises UnsupportedArchitecture if only some have.
     """
     windowed = family == "mistral" or (family != "llama" and values.get("use_sliding_window"))
     if not windowed or values.get("sliding_window") is None:
         return None
-    window = _positive_int(values, "sliding_window")
-    sliding = _sliding_layers(family, values)
+    window, layers = _positive_int(values, "sliding_window"), _positive_int(values, "num_hidden_layers")
+    if family == "mistral":
+        sliding = layers
+    elif isinstance(types := values.get("layer_types"), list):
+        sliding = types.count("sliding_attention")
+    else:
+        sliding = max(0, layers - _positive_int({"max_window_layers": 28} | values, "max_window_layers", least=0))
     if not sliding or window >= _positive_int(values, "max_position_embeddings"):
         return None
-    if sliding != _positive_int(values, "num_hidden_layers"):
+    if sliding != layers:
         raise UnsupportedArchitecture(f"sliding_window {window} in {sliding} layers: only all layers are supported")
     return window
 
 
-def _sliding_layers(family: str, values: dict[str, Any]) -> int:
-    """The number of layers with the window; in Qwen the last ones, unless `layer_types` lists them."""
-    layers = _positive_int(values, "num_hidden_layers")
-    if family == "mistral":
-        return layers
-    if isinstance(types := values.get("layer_types"), list):
-        return types.count("sliding_attention")
-    if type(full := values.get("max_window_layers", 28)) is not int:
-        raise ValueError(f"max_window_layers {full!r:.40}: expected a whole number")
-    return min(max(0, layers - full), layers)
-
-
-def _positive_int(values: dict[str, Any], name: str) -> int:
+def _positive_int(values: dict[str, Any], name: str, least: int = 1) -> int:
     value: Any = values.get(name)
-    if type(value) is not int or not 1 <= value <= MOST:
-        raise ValueError(f"{name} {value!r:.40}: expected a whole number from 1 to {MOST}")
+    if type(value) is not int or not least <= value <= MOST:
+        raise ValueError(f"{name} {value!r:.40}: expected a whole number from {least} to {MOST}")
     return value
 
 

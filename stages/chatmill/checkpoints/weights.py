@@ -18,7 +18,6 @@ Weights = dict[str, Tensor]
 WHOLE = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 STATE_DICT_KEYS = ("model", "state_dict", "model_state_dict")  # where a training checkpoint keeps the weights
-FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 _UNREADABLE = (RuntimeError, ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, EOFError)
 

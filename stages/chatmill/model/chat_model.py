@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from chatmill.checkpoints.configuration import ModelConfig, UnsupportedArchitecture, read_config
-from chatmill.checkpoints.weights import FLOATS, Weights, first_few, read_weights, weight_files
+from chatmill.checkpoints.weights import Weights, read_weights, weight_files
 from chatmill.model.layers import EmbeddingTable, KVCache, Layer, Segments, SequenceCache, scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 
@@ -54,10 +54,6 @@ class Decoder(nn.Module):
             x = layer(x, rotary, mask, cache)
         normed: Tensor = self.norm(x[:, -1:] if last_only else x)
         return normed
-
-    def new_cache(self, batch: int, length: int) -> KVCache:
-        """An empty cache for `length` tokens of each of `batch` sequences."""
-        return KVCache(self.config, batch, length, self.norm.weight)
 
 
 class SoftTargets(NamedTuple):
@@ -134,17 +130,13 @@ class ChatModel(nn.Module):
         table = self.model.embed_tokens.weight
         x = self._hidden_states(ids, table, positions, mask, None, last_only=False)
         head = self._head_weight(table)
-        in_blocks = self.computes_loss_in_blocks and soft_targets is None
-        logits = None if in_blocks else F.linear(x, head).float().flatten(0, 1)
-        if logits is None:
+        penalty = self.head_alignment * distance(head, table) if self.head_alignment else None
+        if self.computes_loss_in_blocks and soft_targets is None:
             nats = nats_in_blocks(x.flatten(0, 1), head, targets.flatten()).view(targets.shape)
         else:
+            logits = F.linear(x, head).float().flatten(0, 1)
             nats = F.cross_entropy(logits, targets.flatten(), reduction="none").view(targets.shape)
-        penalty = None
-        if self.head_alignment:
-            penalty = self.head_alignment * distance(head, table)
         if soft_targets is not None:
-            assert logits is not None
             tokens, chances, weight = soft_targets
             own = logits.gather(1, targets.reshape(-1, 1))
             others = logits.gather(1, tokens.flatten(0, 1))
@@ -197,7 +189,7 @@ class ChatModel(nn.Module):
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""
-        return self.model.new_cache(batch, length)
+        return KVCache(self.config, batch, length, self.model.norm.weight)
 
     def build_rotary_tables(self, length: int) -> None:
         """Tabulate the cosines and sines (length, D/2) of the first positions, at most those of the context."""
@@ -265,8 +257,10 @@ def load_chat_model(path: Path, device: torch.device) -> tuple[ChatModel, dict[s
     file = (path if path.is_dir() else path.parent) / CONFIG
     if not file.is_file():
         raise ValueError(f"{file} is missing: it describes the model of the weights")
-    content = _read_json(file)
     try:
+        content = read_json(file)
+        if not isinstance(content, dict):
+            raise ValueError("expected an object")
         config = read_config(content)
     except UnsupportedArchitecture as error:
         raise UnsupportedArchitecture(f"{file}: {error}") from error
@@ -284,15 +278,19 @@ def model_from_weights(config: ModelConfig, weights: Weights, device: torch.devi
     if config.num_hidden_layers > len(named):
         raise ValueError(f"{path}: {len(named)} tensors, but config.json says {config.num_hidden_layers} layers")
     if config.tie_word_embeddings and HEAD in named:
-        if _equal(named[HEAD], named.get(f"model.{EMBEDDING}")):
+        table, head = named.get(f"model.{EMBEDDING}"), named[HEAD]
+        if table is not None and table.dtype == head.dtype and torch.equal(table, head):
             del named[HEAD]
         else:  # what transformers does where a config.json contradicts its weights
             config = replace(config, tie_word_embeddings=False)
     with torch.device("meta"):
         model = ChatModel(config)
-    _check_weights(model.state_dict(), named, path)
     placed = {name: _placed(named.pop(name), name, device) for name in list(named)}
-    model.load_state_dict(placed, assign=True)
+    try:
+        model.load_state_dict(placed, assign=True)
+    except RuntimeError as error:
+        _, _, problem = " ".join(str(error).split()).partition(": ")
+        raise ValueError(f"{path}: not the weights that its config.json describes: {problem:.400}") from error
     model.build_rotary_tables(INITIAL_ROTARY_POSITIONS)
     return model.to(device).eval()
 
@@ -316,35 +314,6 @@ def _with_own_names(weights: Weights, path: Path) -> Weights:
     return named
 
 
-def _check_weights(expected: Weights, found: Weights, path: Path) -> None:
-    missing = [name for name in expected if name not in found]
-    unexpected = [name for name in found if name not in expected]
-    other_shape = [
-        f"{name} {tuple(found[name].shape)} where {tuple(weight.shape)} is expected"
-        for name, weight in expected.items()
-        if name in found and found[name].shape != weight.shape
-    ]
-    dtypes = {name: (found[name].dtype, expected[name].dtype) for name in expected.keys() & found}
-    other_dtype = [
-        f"{name} {dtype} where {wanted} is expected"
-        for name, (dtype, wanted) in dtypes.items()
-        if dtype != wanted and not {dtype, wanted} <= {*FLOATS}
-    ]
-    groups = {
-        "missing": missing,
-        "unexpected": unexpected,
-        "of another shape": other_shape,
-        "of another dtype": other_dtype,
-    }
-    if any(groups.values()):
-        problems = "; ".join(f"{len(names)} {what}: {first_few(names)}" for what, names in groups.items() if names)
-        raise ValueError(f"{path}: not the weights that its config.json describes: {problems}")
-
-
-def _equal(weight: Tensor, other: Tensor | None) -> bool:
-    return other is not None and weight.dtype == other.dtype and torch.equal(weight, other)
-
-
 def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
     """A weight on its device: float32 on a CPU, elsewhere in its own dtype, but float64 as float32.
 
@@ -354,13 +323,3 @@ def _placed(weight: Tensor, name: str, device: torch.device) -> Tensor:
         return weight.to(device)
     as_float32 = device.type == "cpu" or name.endswith(("q_norm.weight", "k_norm.weight"))
     return weight.to(device, torch.float32 if as_float32 or weight.dtype == torch.float64 else weight.dtype)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = read_json(file)
-    except ValueError as error:
-        raise ValueError(f"{file}: not a model configuration: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: not a model configuration: expected an object")
-    return content
