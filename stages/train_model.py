@@ -7,9 +7,10 @@ from pathlib import Path
 import torch
 
 from chatmill.pipeline.params_file import check_external
+from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import GrowingOutput, Output
 from chatmill.pipeline.stage import RunInstead, on_success, stage
-from chatmill.run_display import report_out_of_memory, show_answers
+from chatmill.run_display import report_out_of_memory
 from chatmill.soft_tokenizer.byte_embedding import use_embedding_table
 from chatmill.training.distributed import choose_device_kind, join_process_group, launch, processes_to_launch
 from chatmill.training.model_folder import metadata_of, sample_answers, write_model
@@ -18,8 +19,7 @@ from chatmill.training.packing import read_data
 from chatmill.training.plan import plan_steps
 from chatmill.training.train_parameters import TrainParameters
 from chatmill.training.trainer import keep_freed_memory
-from chatmill.training.training_loop import open_checkpoint, train
-from chatmill.training.validation import CurveFile, keep_weights, pooled_validation
+from chatmill.training.training_loop import CurveFile, keep_weights, open_checkpoint, pooled_validation, train
 
 
 @stage
@@ -57,17 +57,17 @@ def main(
 
         # Train, from the last checkpoint of the same parameters, inputs and code.
         checkpoint = open_checkpoint(parameters, hardware.precision, [tokens, tokenizer, teacher], group)
-        samples = partial(sample_answers, split=data.validation.split, vocabulary=data.vocabulary, number=3)
-        train(trainer, measured_on, plan, checkpoint, data.vocabulary, curve_file, kept, samples)
+        train(trainer, measured_on, plan, checkpoint, curve_file, kept)
 
         # Write, on the main process alone.
         weights = kept.final(trainer)
         if group.is_main_process:
             trained = trained_model(trainer.model, weights, data.vocabulary)
-            metadata = metadata_of(parameters, data, plan, hardware, kept, group, trained.config.num_hidden_layers)
+            metadata = metadata_of(parameters, data, plan, hardware, kept.step, group, trained.config.num_hidden_layers)
             encoder = use_embedding_table(trained)
             adapter = (weights, parameters.initial) if parameters.initial and parameters.lora_rank else None
             write_model(model, trained, tokenizer, data.vocabulary, metadata, encoder, adapter)
             curve_file.complete()
-            show_answers(trained, samples, "after training")
+            for question, answer in sample_answers(trained, data.validation.split, data.vocabulary, number=3):
+                log("train_model", f"{question!r} is answered {answer!r}")
             on_success(checkpoint.remove)

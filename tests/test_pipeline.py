@@ -24,7 +24,7 @@ from chatmill.pipeline.params_file import SCHEMA_FILE, THREADS, read_params
 from chatmill.pipeline.schema import schema_text
 from chatmill.pipeline.signatures import MAX_POSITIONAL, signature_of
 from chatmill.report.summary import plot_tables
-from chatmill.training.validation import HEADER
+from chatmill.training.training_loop import HEADER
 from support.paths import ROOT, SOURCE
 from support.project import PLUMBING
 

@@ -14,7 +14,7 @@ from dvc.repo import Repo
 
 from chatmill.pipeline.params_file import read_params
 from chatmill.pipeline.signatures import signature_of
-from chatmill.training.validation import HEADER
+from chatmill.training.training_loop import HEADER
 from support.paths import ROOT
 from support.project import PLUMBING, TINY, copy_project
 from support.texts import FRACTION

@@ -1,27 +1,19 @@
-"""What a training run logs: how long it is, how much memory it needs, its progress, and some answers."""
+"""What a training run logs: how long it is, how much memory it needs, and its progress."""
 
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.model.chat_model import MAX_WHOLE_VOCAB, ChatModel
 from chatmill.pipeline.progress import duration, log, progress
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
-from chatmill.training.chains import Row
 from chatmill.training.distributed import DeviceKind, Group
 from chatmill.training.hardware import choose_precision
-from chatmill.training.model_folder import text_of
-from chatmill.training.packing import PackedDataset
 from chatmill.training.plan import STAGE, Plan
 from chatmill.training.train_parameters import Precision, TrainParameters
 from chatmill.training.trainer import LossTotals, Trainer
@@ -50,67 +42,32 @@ def describe_run(plan: Plan, model: ChatModel, memory: int, device: DeviceKind) 
 # How it goes on.
 
 _WORTH_A_LINE = 10  # seconds of training
-_MOST_COPIED = 1e9  # bytes of a model whose answers are shown while it is trained
-_QUOTED, _WORDS = 3, 48  # conversations that are quoted, and the characters quoted of each
-SHOWN_AT = (0.1, 0.5)  # of the steps: what the model answers so far
-Samples = Callable[[ChatModel], Iterable[tuple[str, str]]]  # questions, and a model's answers to them
+Show = Callable[[int, LossTotals], None]
 
 
-def show_answers(model: ChatModel, samples: Samples, when: str) -> None:
-    for question, answer in samples(model):
-        log(STAGE, f"{when}, {question!r} is answered {answer!r}")
+@contextmanager
+def show_progress(trainer: Trainer) -> Iterator[Show]:
+    """In the main process, a progress bar, which a function of a step's tokens and of the losses so far moves on."""
+    if not trainer.group.is_main_process:
+        yield lambda tokens, losses: None
+        return
+    start, read = time.monotonic(), 0
+    first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
+    no_items: tuple[int, ...] = ()
+    with progress(no_items, STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps) as bar:
 
+        def show(tokens: int, losses: LossTotals) -> None:
+            nonlocal read, first
+            read, now = read + tokens, time.monotonic()
+            before, since = first = first or (read, now)
+            bits = "" if losses.bits_per_byte is None else f", {losses.bits_per_byte:.3f} bits/byte"
+            speed = f", {(read - before) / (now - since):,.0f} tokens/s" if read > before else ""
+            bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}{speed}", refresh=False)
+            bar.update()
 
-class Display:
-    """The progress of the main process: loss, bits per byte, tokens per second, and at times answers."""
-
-    def __init__(self, trainer: Trainer, samples: Samples) -> None:
-        self._trainer, self._tokens, self._start = trainer, 0, time.monotonic()
-        self._first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
-        self._samples, self._steps_to_show = samples, {max(1, int(share * trainer.steps)) for share in SHOWN_AT}
-        self._bar: Any = None
-        if trainer.group.is_main_process:
-            self._bar = progress((), STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)
-
-    def __enter__(self) -> "Display":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        seconds = time.monotonic() - self._start
-        if self._bar is not None:
-            self._bar.close()
-            if self._trainer.completed_steps == self._trainer.steps and seconds > _WORTH_A_LINE:
-                log(STAGE, f"trained for {duration(seconds)}, {self._tokens / seconds:,.0f} tokens/s")
-
-    def update(self, tokens: int, losses: LossTotals) -> None:
-        """Show that a step of so many tokens is complete, and the losses since the last point of the curve."""
-        if self._bar is None:
-            return
-        self._tokens += tokens
-        bits = "" if losses.bits_per_byte is None else f", {losses.bits_per_byte:.3f} bits/byte"
-        before, since = self._first = self._first or (self._tokens, time.monotonic())
-        seconds = time.monotonic() - since
-        speed = f", {(self._tokens - before) / seconds:,.0f} tokens/s" if self._tokens > before else ""
-        self._bar.set_postfix_str(f"loss {losses.loss:.3f}{bits}{speed}", refresh=False)
-        self._bar.update()
-        model, weights = self._trainer.model, [*self._trainer.model.parameters()]
-        is_small = sum(weight.nbytes for weight in weights) <= _MOST_COPIED
-        is_shown = self._trainer.completed_steps in self._steps_to_show
-        if is_shown and is_small and not any(isinstance(weight, DTensor) for weight in weights):
-            copied = deepcopy(model).cpu()  # no state of training is touched, as by a cache in a layer
-            show_answers(copied, self._samples, f"step {self._trainer.completed_steps:,}")
-
-
-def describe_conversations(dataset: PackedDataset, rows: Sequence[Row], vocabulary: Vocabulary) -> str:
-    """The line numbers and first words of the rows' longest conversations, and how many more there are."""
-    members = np.concatenate([row.conversations for row in rows])
-    longest = members[np.argsort(-dataset.spans.lengths[members], kind="stable")][:_QUOTED]
-    offsets, names = dataset.split.offsets, []
-    for number in np.searchsorted(offsets, dataset.spans.starts[longest], side="right") - 1:
-        ids = dataset.split.ids[offsets[number] : offsets[number + 1]][:_WORDS]
-        names.append(f"{number + 1} {text_of(ids, vocabulary)[:_WORDS]!r}")
-    more = f" and {len(members) - len(names)} more" if len(members) > len(names) else ""
-    return f"lines {', '.join(names)}{more} of train.jsonl"
+        yield show
+    if (seconds := time.monotonic() - start) > _WORTH_A_LINE:
+        log(STAGE, f"trained for {duration(seconds)}, {read / seconds:,.0f} tokens/s")
 
 
 # An estimate of the memory of a training run, made before its first step.
@@ -197,7 +154,7 @@ def _cgroup_memory() -> Iterator[float]:
             most = (folder / f"memory.{limit}").read_text().strip() if (folder / f"memory.{limit}").exists() else "max"
             if most != "max":
                 counts = dict(count.split() for count in (folder / "memory.stat").read_text().splitlines())
-                cached = int(counts.get("total_inactive_file", counts["inactive_file"]))
+                cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
                 yield int(most) - int((folder / f"memory.{usage}").read_text()) + cached
 
 

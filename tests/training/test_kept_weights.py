@@ -9,7 +9,7 @@ from chatmill.training.checkpoint import Checkpoint
 from chatmill.training.optimizer import muon_adamw
 from chatmill.training.packing import PackedDataset, truncate_conversations
 from chatmill.training.trainer import Trainer
-from chatmill.training.validation import KeptWeights
+from chatmill.training.training_loop import KeptWeights
 from support.packed import pack
 from support.tiny import CONFIG, VOCABULARY, random_model
 from support.training_runs import read_curve, run_training, write_tokens

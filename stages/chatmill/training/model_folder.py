@@ -32,7 +32,6 @@ from chatmill.training.lora import write_adapter
 from chatmill.training.packing import TrainingData
 from chatmill.training.plan import Plan
 from chatmill.training.train_parameters import TrainParameters
-from chatmill.training.validation import KeptWeights
 
 ENCODER_FILE = "byte_encoder.safetensors"
 ADAPTER = "adapter"
@@ -43,7 +42,7 @@ def metadata_of(
     data: TrainingData,
     plan: Plan,
     hardware: HardwareSettings,
-    kept: KeptWeights,
+    kept_step: int,
     group: Group,
     depth: int,
 ) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def metadata_of(
         "steps": plan.steps,
         "epochs": round(plan.epochs, 4),
         **parameters.model_dump(include={"source_weights"}, exclude_defaults=True),
-        "kept_step": kept.step,
+        "kept_step": kept_step,
         "prompt_loss_weight": parameters.prompt_loss_weight,
         **data.taught_by,
         "embedding": parameters.embedding,
