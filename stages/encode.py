@@ -5,13 +5,7 @@ from pathlib import Path
 
 from chatmill.conversation import CALCULATOR, TemplateName
 from chatmill.encoded.file_encoding import encode_shard, encode_shards
-from chatmill.encoded.token_files import (
-    SPLITS,
-    Meta,
-    SourceNumbers,
-    write_meta,
-    write_split,
-)
+from chatmill.encoded.token_files import SPLITS, Meta, sort_sources, write_meta, write_split
 from chatmill.pipeline.progress import log
 from chatmill.pipeline.signatures import Output
 from chatmill.pipeline.stage import stage
@@ -25,7 +19,7 @@ LARGE_BYTES = 32_000_000  # of conversations, of which a process more saves more
 def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, template: TemplateName) -> None:
     """Write the token ids, loss kinds and source of all conversations, and their sizes."""
     files = dict(zip(SPLITS, (train, validation), strict=True))
-    vocabulary, numbers = read_folder(tokenizer), SourceNumbers()
+    vocabulary, numbers = read_folder(tokenizer), dict[str, int]()
     encode = partial(encode_shard, folder=tokenizer, fingerprint=vocabulary.fingerprint, template=template)
 
     # Encode: shards of a large file by several processes, written in their order.
@@ -47,7 +41,7 @@ def main(train: Path, validation: Path, tokenizer: Path, tokens: Output, *, temp
         template=template,
         vocab_size=len(vocabulary.tokens),
         tools=[CALCULATOR] if counts["train"].has_tools else [],  # models are trained to call no other tool
-        sources=numbers.sort(tokens),
+        sources=sort_sources(tokens, numbers),
         **{
             name: {split: getattr(count, name) for split, count in counts.items()}
             for name in ("bytes", "conversations", "tokens")

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,17 +89,17 @@ def _ordered_map(
     items: Iterable[Any],
 ) -> Iterator[Any]:
     begun: deque[tuple[Any, Any]] = deque()
-    try:
-        for item in items:
-            begun.append((item, begin(function, item)))
-            if len(begun) == limit:
-                item, future = begun.popleft()
-                yield result(future)
-        while begun:
+    remaining = iter(items)
+    while True:
+        try:
+            for item in islice(remaining, limit - len(begun)):
+                begun.append((item, begin(function, item)))
+            if not begun:
+                return
             item, future = begun.popleft()
             yield result(future)
-    except BrokenProcessPool as error:
-        raise ValueError(f"{item}: {KILLED}") from error
+        except BrokenProcessPool as error:
+            raise ValueError(f"{item}: {KILLED}") from error
 
 
 @contextmanager

@@ -84,13 +84,9 @@ class Meta:
 
 
 def write_split(
-    folder: Path,
-    split: str,
-    shards: Iterable[EncodedShard],
-    vocab_size: int,
-    numbers: "SourceNumbers",
+    folder: Path, split: str, shards: Iterable[EncodedShard], vocab_size: int, numbers: dict[str, int]
 ) -> SplitCounts:
-    """Write one split, a shard at a time; `numbers` are those of its sources for now."""
+    """Write one split, a shard at a time; `numbers` are those of the sources until all are known: it adds to them."""
     ids_type = np.uint16 if vocab_size <= 1 << 16 else np.uint32
     text, has_tools, lossy = 0, False, 0
     with ExitStack() as files:
@@ -103,7 +99,7 @@ def write_split(
             offsets.append(shard.encoded.offsets[1:] + ids.length)
             ids.append(shard.encoded.ids)
             loss.append(shard.encoded.loss)
-            sources.append(numbers.of(shard.sources))
+            sources.append(np.array([numbers.setdefault(name, len(numbers)) for name in shard.sources], np.uint16))
             text += shard.bytes
             has_tools |= shard.has_tools
             lossy += shard.lossy
@@ -136,24 +132,15 @@ class ArrayWriter:
         np.lib.format.write_array_header_1_0(self._stream, header)
 
 
-class SourceNumbers:
-    """The numbers of sources: in the order of their first records, until all are known."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def of(self, names: Iterable[str]) -> NDArray[np.uint16]:
-        return np.fromiter((self._numbers.setdefault(name, len(self._numbers)) for name in names), np.uint16)
-
-    def sort(self, folder: Path) -> list[str]:
-        """Number the sources of all splits in the order of their names, and return these."""
-        names = sorted(self._numbers)
-        place = np.array([names.index(name) for name in self._numbers], np.uint16)
-        for split in SPLITS:
-            numbers = np.load(folder / f"{split}_sources.npy", mmap_mode="r+")
-            for start in range(0, len(numbers), _BLOCK):
-                numbers[start : start + _BLOCK] = place[numbers[start : start + _BLOCK]]
-        return names
+def sort_sources(folder: Path, numbers: Mapping[str, int]) -> list[str]:
+    """Number the sources of all splits in the order of their names, and return these."""
+    names = sorted(numbers)
+    place = np.array([names.index(name) for name in numbers], np.uint16)
+    for split in SPLITS:
+        sources = np.load(folder / f"{split}_sources.npy", mmap_mode="r+")
+        for start in range(0, len(sources), _BLOCK):
+            sources[start : start + _BLOCK] = place[sources[start : start + _BLOCK]]
+    return names
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
