@@ -70,7 +70,7 @@ def main(
         description = {"reason": f"{STAGE}.teacher and {STAGE}.ngram_order are null"}
     if model:
         description["model"] = {"path": str(teacher), **model.describe()}
-        log(STAGE, f"{teacher} needs {model.bits_per_byte:.3f} bits per byte for the training set")
+        log(STAGE, f"{teacher} needs {description['model']['bits_per_byte']:.3f} bits per byte for the training set")
     if ngrams:
         description["ngram"] = {"order": ngram_order}
     files.complete(predictions, description, meta)

@@ -87,7 +87,7 @@ def test_a_model_with_the_same_tokenizer_gives_its_own_probabilities(tmp_path, c
             np.testing.assert_allclose(found.chances[begin + place], likeliest.values.numpy(), rtol=2e-4)
             if ids[place] < student.num_text:
                 nats, count = nats - float(chances[ids[place]].log()), count + 1
-    assert teacher.bits_per_byte == pytest.approx(nats / count / np.log(2), rel=1e-4)
+    assert teacher.describe()["bits_per_byte"] == pytest.approx(nats / count / np.log(2), rel=1e-4)
     assert (context == 640) == (max(np.diff(split.offsets)) <= context)
 
 

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from chatmill.conversation import BOS, PAD, LossKind, Segment
@@ -153,12 +152,16 @@ def likeliest(
     of_places = torch.from_numpy(rows)[places]
     crossing = np.flatnonzero(left_out >= 0)
     of_places[crossing, left_out[crossing]] = 0
+    # A matrix (U, V) of ones, whose product with the probabilities (V, N) sums those that stand for the same token.
+    borders, ones = np.append(candidates.starts, len(candidates.ids)), np.ones(len(candidates.ids), np.float32)
+    starts, columns, values = (torch.from_numpy(array) for array in (borders, candidates.ids, ones))
+    size = len(candidates.tokens), rows.shape[1]
+    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that PyTorch may change this class
+        summing = torch.sparse_csr_tensor(starts, columns, values, size=size, check_invariants=False)
     kept = min(num_kept, len(candidates.tokens))
-    values, indices = (
-        found.numpy() for found in (_summing_matrix(candidates, rows.shape[1]) @ of_places.T).T.topk(kept, dim=1)
-    )
+    chances, indices = (found.numpy() for found in (summing @ of_places.T).T.topk(kept, dim=1))
     padding = (0, 0), (0, num_kept - kept)
-    return np.pad(candidates.tokens[indices], padding), np.pad(values, padding)
+    return np.pad(candidates.tokens[indices], padding), np.pad(chances, padding)
 
 
 def likeliest_of_each(
@@ -189,15 +192,6 @@ def likeliest_of_each(
     tokens[where] = np.concatenate([each.tokens for each in candidates])[order[kept]]
     chances[where] = of_tokens[order[kept]]
     return tokens, chances
-
-
-def _summing_matrix(candidates: Candidates, vocab_size: int) -> Tensor:
-    """(U, V) sparse, of ones: times a teacher's probabilities (V, N) it gives those of the student's tokens (U, N)."""
-    borders, ones = np.append(candidates.starts, len(candidates.ids)), np.ones(len(candidates.ids), np.float32)
-    rows, columns, values = (torch.from_numpy(array) for array in (borders, candidates.ids, ones))
-    size = len(candidates.tokens), vocab_size
-    with warnings.catch_warnings(category=UserWarning, action="ignore"):  # that PyTorch may change this class
-        return torch.sparse_csr_tensor(rows, columns, values, size=size, check_invariants=False)
 
 
 def _flat(arrays: Sequence[Integers]) -> tuple[Integers, Integers]:
@@ -244,18 +238,11 @@ class ModelTeacher:
         self.lengths = _lengths(self.tokenizer)
         self.nats, self.num_bytes = 0.0, 0  # of the text that it has predicted
 
-    @property
-    def bits_per_byte(self) -> float:
-        """What it needed for the text that it has predicted."""
-        return bits_per_byte(self.nats, self.num_bytes) or 0.0
-
     def describe(self) -> dict[str, Any]:
+        """The model, and the bits per byte that it needed for the text that it has predicted."""
         num_parameters = sum(weight.numel() for weight in self.model.parameters())
-        return {
-            "fingerprint": self.tokenizer.fingerprint,
-            "parameters": num_parameters,
-            "bits_per_byte": round(self.bits_per_byte, 4),
-        }
+        bits = round(bits_per_byte(self.nats, self.num_bytes) or 0.0, 4)
+        return {"fingerprint": self.tokenizer.fingerprint, "parameters": num_parameters, "bits_per_byte": bits}
 
     def _controls(self, path: Path, content: dict[str, Any]) -> dict[int, int]:
         """The teacher's id for each control token of the student. Raises ValueError where it lacks one that occurs."""
