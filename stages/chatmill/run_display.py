@@ -140,22 +140,16 @@ def available_memory(group: Group) -> int:
 
 
 def _cgroup_memory() -> Iterator[float]:
-    """Bytes left under each memory limit of this process's control groups; cached files count as free."""
+    """Bytes left under each memory limit of this process's control groups (version 2); cached files count as free."""
     yield math.inf
     file = Path("/proc/self/cgroup")
-    for line in file.read_text().splitlines() if file.exists() else ():
-        _, controller, path = line.split(":", 2)
-        version_2 = controller == ""
-        if not version_2 and controller != "memory":
-            continue
-        limit, usage = ("max", "current") if version_2 else ("limit_in_bytes", "usage_in_bytes")
-        group = Path("/sys/fs/cgroup", controller, path.lstrip("/"))
+    paths = [line[3:] for line in file.read_text().splitlines() if line.startswith("0::")] if file.exists() else []
+    for group in (Path(f"/sys/fs/cgroup{path}") for path in paths):
         for folder in (group, *group.parents):
-            most = (folder / f"memory.{limit}").read_text().strip() if (folder / f"memory.{limit}").exists() else "max"
-            if most != "max":
-                counts = dict(count.split() for count in (folder / "memory.stat").read_text().splitlines())
-                cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
-                yield int(most) - int((folder / f"memory.{usage}").read_text()) + cached
+            limit = folder / "memory.max"
+            if limit.exists() and (most := limit.read_text().strip()) != "max":
+                counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                yield int(most) - int((folder / "memory.current").read_text()) + int(counts["inactive_file"])
 
 
 @contextmanager

@@ -38,23 +38,6 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(
-        self,
-        ids: Tensor,
-        table: Tensor,
-        rotary: tuple[Tensor, Tensor],
-        mask: Tensor | Segments | None,
-        cache: SequenceCache | None,
-        *,
-        last_only: bool,
-    ) -> Tensor:
-        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position; `mask` as for the model."""
-        x = F.embedding(ids, table)
-        for layer in self.layers:
-            x = layer(x, rotary, mask, cache)
-        normed: Tensor = self.norm(x[:, -1:] if last_only else x)
-        return normed
-
 
 class SoftTargets(NamedTuple):
     """The K likeliest tokens in the place of each target by a teacher; each has a share of the target's loss."""
@@ -171,7 +154,7 @@ class ChatModel(nn.Module):
         *,
         last_only: bool,
     ) -> Tensor:
-        """(B, T) -> (B, T, C), or (B, 1, C) of the last position."""
+        """(B, T), (V, C) -> (B, T, C), or (B, 1, C) of the last position."""
         past, time = (cache.length if cache else 0), ids.shape[1]
         window = self.config.variant.sliding_window or past + time
         if positions is None:
@@ -184,8 +167,11 @@ class ChatModel(nn.Module):
             self.build_rotary_tables(max(past + time, 2 * len(self.cos)))
             self.to(ids.device)
         rotary = self.cos[positions][:, None], self.sin[positions][:, None]  # (B, 1, T, D/2)
-        hidden: Tensor = self.model(ids, table, rotary, mask, cache, last_only=last_only)
-        return hidden
+        x = F.embedding(ids, table)
+        for layer in self.model.layers:
+            x = layer(x, rotary, mask, cache)
+        normed: Tensor = self.model.norm(x[:, -1:] if last_only else x)
+        return normed
 
     def new_cache(self, batch: int, length: int) -> KVCache:
         """An empty cache for `length` tokens of each of `batch` sequences."""

@@ -97,17 +97,13 @@ def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, segments: Segment
     In float32, as the kernel's backward pass takes up to three times longer in bfloat16.
     """
     lengths = segments.borders.unique_consecutive().diff().tolist()
-    conversations = zip(*(_one_row(heads).split(lengths, dim=2) for heads in (queries, keys, values)), strict=True)
+    as_one_row = (heads.transpose(0, 1).flatten(1, 2).float()[None] for heads in (queries, keys, values))
+    conversations = zip(*(heads.split(lengths, dim=2) for heads in as_one_row), strict=True)  # (1, H, T, D) each
     attended = partial(F.scaled_dot_product_attention, is_causal=True, enable_gqa=True)
     with torch.autocast("cpu", enabled=False):
         row = torch.cat([attended(q, k, v) for q, k, v in conversations], dim=2).to(values.dtype)
     rows: Tensor = row[0].unflatten(1, (len(queries), -1))  # (H, B, T, D)
     return rows.transpose(0, 1)
-
-
-def _one_row(heads: Tensor) -> Tensor:
-    """(B, H, T, D) -> (1, H, B T, D) float32."""
-    return heads.transpose(0, 1).flatten(1, 2).float()[None]
 
 
 # The parts of a model: attention, feed-forward, a layer of both, and the cache of keys and values.
@@ -153,19 +149,16 @@ class KVCache:
         if end > self.capacity:
             raise ValueError(f"{end} tokens do not fit into a cache of {self.capacity}")
         if end > self.keys[layer].shape[2]:
+            size = min(self.capacity, max(end, 2 * self.keys[layer].shape[2]))
             for tensors in (self.keys, self.values):
-                tensors[layer] = self._grown(tensors[layer], end)
+                former = tensors[layer]
+                tensors[layer] = former.new_zeros(*former.shape[:2], size, former.shape[3])
+                tensors[layer][:, :, : self.length] = former[:, :, : self.length]
         self.keys[layer][:, :, self.length : end] = keys
         self.values[layer][:, :, self.length : end] = values
         if layer == len(self.keys) - 1:
             self.length = end
         return self.keys[layer][:, :, :end], self.values[layer][:, :, :end]
-
-    def _grown(self, cached: Tensor, end: int) -> Tensor:
-        B, K, S, D = cached.shape
-        grown = cached.new_zeros(B, K, min(self.capacity, max(end, 2 * S)), D)
-        grown[:, :, : self.length] = cached[:, :, : self.length]
-        return grown
 
 
 class Attention(nn.Module):

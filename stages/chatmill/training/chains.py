@@ -145,9 +145,3 @@ def draw_epoch(
     number = np.arange(len(copies)) - np.repeat(np.cumsum(times) - times, times)
     place = (number + random.random(len(copies))) / times[copies]
     return copies[np.argsort(place, kind="stable")]
-
-
-def describe_shares(names: Sequence[str], shares: NDArray[np.float64], factors: NDArray[np.float64]) -> str:
-    """The share of each source that is read, and in parentheses its factor."""
-    parts = zip(names, shares, factors, strict=True)
-    return ", ".join(f"{name} {share:.1%} ({factor:.3g})" for name, share, factor in parts if share)

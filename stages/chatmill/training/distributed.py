@@ -68,11 +68,7 @@ class Group:
             gradient.copy_(part.view_as(gradient))
 
     def broadcast(self, value: Any) -> Any:
-        """The main process's value, in all processes; its tensors are sent one by one, and are on the CPU."""
-        return tree_map_only(Tensor, self.receive, self.outline(value))
-
-    def outline(self, value: Any) -> Any:
-        """The main process's value, in all others with tensors that have its shapes and types alone."""
+        """The main process's value, in all others without the content of its tensors, which `receive` sends."""
         if self.size == 1:
             return value
         outline = [tree_map_only(Tensor, lambda x: x.to("meta"), value) if self.is_main_process else None]
@@ -175,7 +171,7 @@ def shard_like(full: Tensor, weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def load_full_state_dict(model: ChatModel, weights: Mapping[str, Tensor], group: Group) -> None:
-    """Load the main process's full weights, of `Group.outline`, into a model whose own may be sharded.
+    """Load the main process's full weights, of `Group.broadcast`, into a model whose own may be sharded.
 
     Weights that are not among them stay.
     """

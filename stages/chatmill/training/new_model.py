@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from chatmill.checkpoints.configuration import ModelConfig
-from chatmill.checkpoints.weights import weight_files
 from chatmill.gguf_import import read_shape, read_tensors
 from chatmill.model.chat_model import (
-    CONFIG,
     EMBEDDING,
     HEAD,
     INITIAL_ROTARY_POSITIONS,
@@ -38,7 +36,7 @@ from chatmill.pipeline.progress import duration, log
 from chatmill.run_display import available_memory, check_memory, describe_run, needed_memory
 from chatmill.soft_tokenizer.byte_embedding import ByteEmbedding, ByteEncoder, ByteEncoderShape, use_byte_embedding
 from chatmill.tokenizer.formats.gguf_files import FIELD, read_gguf, vocabulary_of
-from chatmill.tokenizer.formats.tokenizer_loading import IN_FOLDERS, files_of, read_vocabulary
+from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import stand_ins
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
 from chatmill.training.distributed import DeviceKind, Group
@@ -108,28 +106,20 @@ def start_from_bigrams(model: ChatModel, bigrams: Bigrams, seed: int, precision:
     table = model.model.embed_tokens.weight
     head = table if model.config.tie_word_embeddings else model.lm_head.weight
     optimizer = torch.optim.Adam([table] if head is table else [table, head], lr=RATE)
-    block, nats = max(1, _BLOCK_LOGITS // len(table)), 0.0
+    block, nats, eps = max(1, _BLOCK_LOGITS // len(table)), 0.0, model.config.rms_norm_eps
     for step, (contexts, targets) in zip(range(STEPS), batches(bigrams, len(table), seed), strict=False):
         optimizer.param_groups[0]["lr"] = RATE * (1 - step / STEPS)
         optimizer.zero_grad()
-        nats = sum(
-            _backward(table, head, rows, weights, model.config.rms_norm_eps, precision)
-            for rows, weights in zip(contexts.split(block), targets.split(block), strict=True)
-        )
+        nats = 0.0
+        for rows, weights in zip(contexts.split(block), targets.split(block), strict=True):
+            with autocast(table.device.type, precision):
+                logits = F.linear(F.rms_norm(table[rows], table.shape[1:], eps=eps), head)
+            loss = -(weights * logits.float().log_softmax(1)).sum()
+            loss.backward()
+            nats += loss.item()
         optimizer.step()
     optimizer.zero_grad()
     return nats
-
-
-def _backward(
-    table: Tensor, head: Tensor, contexts: Tensor, targets: Tensor, eps: float, precision: Precision
-) -> float:
-    """Add the gradients of the cross-entropy of `targets` (X, V) after `contexts` (X,); return it in nats."""
-    with autocast(table.device.type, precision):
-        logits = F.linear(F.rms_norm(table[contexts], table.shape[1:], eps=eps), head)
-    nats = -(targets * logits.float().log_softmax(1)).sum()
-    nats.backward()
-    return nats.item()
 
 
 # A model from which training starts: of an earlier run of the pipeline, or a Llama, Mistral, Qwen2 or Qwen3.
@@ -189,14 +179,11 @@ def _read_initial(path: Path) -> tuple[ChatModel, dict[str, Any], Vocabulary]:
 
 
 def initial_files(path: Path) -> list[Path]:
-    """The files that identify an initial model: its manifest, or its configuration, weights and tokenizer."""
-    _check_initial(path)
-    if not path.is_dir():
-        return [path]
-    if (path / MANIFEST_NAME).is_file():
-        return [path / MANIFEST_NAME]
-    tokenizer = next((files_of(path / name) for name in IN_FOLDERS if (path / name).is_file()), [])
-    return [path / CONFIG, *weight_files(path), *tokenizer]
+    """The files that identify an initial model: its manifest, or all that there are."""
+    manifest = path / MANIFEST_NAME
+    if not path.is_dir() or manifest.is_file():
+        return [manifest if path.is_dir() else path]
+    return sorted(file for file in path.rglob("*") if file.is_file())
 
 
 def matching_rows(

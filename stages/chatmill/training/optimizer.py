@@ -103,7 +103,7 @@ class Optimizers:
         return [optimizer.state_dict() for optimizer in self.optimizers]
 
     def load_state_dict(self, states: list[dict[str, Any]], group: Group) -> None:
-        """Restore a checkpoint that `Group.outline` gave; the main process has the full tensors, and sends them."""
+        """Restore a checkpoint that `Group.broadcast` gave; the main process has the full tensors, and sends them."""
         for optimizer, state in zip(self.optimizers, states, strict=True):
             weights = [weight for part in optimizer.param_groups for weight in part["params"]]
             of_weights = {

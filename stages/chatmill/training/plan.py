@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from chatmill.pipeline.progress import log
-from chatmill.training.chains import Row, describe_shares
+from chatmill.training.chains import Row
 from chatmill.training.distributed import Group
 from chatmill.training.packing import PackedDataset
 from chatmill.training.train_parameters import TrainParameters
@@ -130,7 +130,8 @@ def log_weights(phases: list[Phase]) -> None:
     if unknown := ", ".join(sorted({*dataset.weights}.difference(found))):
         log(STAGE, f"no conversations of {unknown}: their weights are ignored; there are {', '.join(found)}")
     shares = np.average([one.dataset.source_shares() for one in phases], 0, [one.tokens for one in phases])
-    read = describe_shares(dataset.source_names, shares, dataset.source_factors())
+    parts = zip(dataset.source_names, shares, dataset.source_factors(), strict=True)
+    read = ", ".join(f"{name} {share:.1%} ({factor:.3g})" for name, share, factor in parts if share)
     log(STAGE, f"tokens by source (times that each conversation is read in an epoch): {read}")
 
 

@@ -104,21 +104,11 @@ class LossTotals(NamedTuple):
         return self.nats / (math.log(2) * self.bytes) if self.bytes else None
 
 
-class TokenLosses(NamedTuple):
-    """The losses of some tokens, each (B, T)."""
-
-    nats: Tensor
-    weights: Tensor
-    num_bytes: Tensor  # of trained text
-
-    def totals(self, chosen: Tensor | None = None) -> Tensor:
-        """The LossTotals of the tokens where `chosen` (B, T) is true, or of all, as a tensor (4,) float64."""
-        nats, weights, num_bytes = self.nats.detach(), self.weights, self.num_bytes
-        if chosen is not None:
-            weights, num_bytes = weights * chosen, num_bytes * chosen
-        text = nats[num_bytes > 0].double().sum()
-        numbers = (nats * weights).sum(), weights.sum(), text, num_bytes.sum()
-        return torch.stack([number.double() for number in numbers])
+def total_losses(nats: Tensor, weights: Tensor, num_bytes: Tensor) -> Tensor:
+    """Three (B, T) of some targets, of which the last are bytes of trained text -> (4,) float64, their LossTotals."""
+    text = nats[num_bytes > 0].double().sum()
+    numbers = (nats * weights).sum(), weights.sum(), text, num_bytes.sum()
+    return torch.stack([number.double() for number in numbers])
 
 
 class Trainer:
@@ -162,9 +152,9 @@ class Trainer:
         total_weight = self.group.total(own_weight)
         numbers = self._zero_totals()
         for batch in batches:
-            weighted, losses = self._loss(batch)
+            weighted, nats, weights, num_bytes = self._loss(batch)
             (weighted / total_weight).backward()
-            numbers += losses.totals()
+            numbers += total_losses(nats, weights, num_bytes)
         self.group.all_reduce_gradients(self.model.parameters())
         sums = LossTotals(*self.group.all_reduce(numbers).tolist())
         if self.completed_steps + 1 in self.logged_steps:
@@ -185,10 +175,11 @@ class Trainer:
         """The totals of the batches, without training on them, followed by those of each source by its number."""
         numbers = [self._zero_totals() for _ in (None, *sources)]
         for batch in batches:
-            losses = self._loss(batch)[1]
-            numbers[0] += losses.totals()
+            _, nats, weights, num_bytes = self._loss(batch)
+            numbers[0] += total_losses(nats, weights, num_bytes)
             for source, of_source in zip(sources, numbers[1:], strict=True):
-                of_source += losses.totals(self._to_device(batch.sources) == source)
+                chosen = self._to_device(batch.sources) == source
+                of_source += total_losses(nats, weights * chosen, num_bytes * chosen)
         return [LossTotals(*self.group.all_reduce(part).tolist()) for part in numbers]
 
     def state_dict(self) -> dict[str, Any]:
@@ -198,7 +189,7 @@ class Trainer:
         return {"done": self.completed_steps, "model": model, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `Group.outline` gave; the main process has the full tensors, and sends them."""
+        """Restore a state that `Group.broadcast` gave; the main process has the full tensors, and sends them."""
         self.completed_steps = state["done"]
         load_full_state_dict(self.model, state["model"], self.group)
         self.optimizer.load_state_dict(state["optimizer"], self.group)
@@ -206,7 +197,8 @@ class Trainer:
     def _zero_totals(self) -> Tensor:
         return torch.zeros(4, dtype=torch.float64, device=self.group.device)
 
-    def _loss(self, batch: Batch) -> tuple[Tensor, TokenLosses]:
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The loss to minimise, and the arguments of `total_losses`."""
         ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
         visible: Tensor | Segments = conversations
         if self.has_segments and ids.shape[1] > self.longest_masked_row:
@@ -227,7 +219,7 @@ class Trainer:
         num_bytes = self.num_bytes[targets.clamp(0)] * (loss == LossKind.TRAINED)
         if penalty is not None:
             weighted = weighted + (penalty * (weights if penalty.ndim == 2 else weights.sum(dim=1))).sum()
-        return weighted, TokenLosses(nats, weights, num_bytes)
+        return weighted, nats.detach(), weights, num_bytes
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.group.device, non_blocking=True)

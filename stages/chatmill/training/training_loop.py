@@ -197,12 +197,7 @@ def open_checkpoint(
 
 
 def train(
-    trainer: Trainer,
-    validation: Validation,
-    plan: Plan,
-    checkpoint: Checkpoint,
-    curve: CurveFile,
-    kept: KeptWeights,
+    trainer: Trainer, validation: Validation, plan: Plan, checkpoint: Checkpoint, curve: CurveFile, kept: KeptWeights
 ) -> None:
     """Train from the checkpoint, or from the start; record the curve and the weights to keep."""
     group, sums = trainer.group, resume(checkpoint, trainer, curve, kept)
@@ -235,7 +230,7 @@ def train(
 def resume(checkpoint: Checkpoint, trainer: Trainer, curve: CurveFile, kept: KeptWeights) -> LossTotals:
     """Restore the state of the checkpoint, if there is one; returns the losses since the last point of the curve."""
     group = trainer.group
-    state = group.outline(checkpoint.load() if group.is_main_process else None)
+    state = group.broadcast(checkpoint.load() if group.is_main_process else None)
     if not state:
         return LossTotals()
     curve.restart(state["curve"])
