@@ -73,6 +73,7 @@ class Checkpoint:
                 os.fsync(file.fileno())
             files = self._files()
             part.replace(self.folder / f"{max(files, default=0) + 1}-{_sha256_of(part)}.pt")
+            _sync_names(self.folder)
             for former in [*files.values()][: 1 - _MAX_TO_KEEP]:
                 former.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:
@@ -126,6 +127,15 @@ class Checkpoint:
             consequence = "training continues, but a killed run would resume from an older state"
             log("train_model", f"{self.folder}: {str(error.strerror).lower()}: {consequence}")
         self.failed = True
+
+
+def _sync_names(folder: Path) -> None:
+    """Write the names in a folder to disk: after a power cut the last state must be there, as former ones are not."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
