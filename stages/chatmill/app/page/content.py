@@ -29,7 +29,7 @@ from chatmill.model.chat_model import CONFIG, ChatModel, model_from_weights
 from chatmill.model.layers import scale_rope_frequencies
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.vocabulary.preprocessing import Preprocessor, flat, library_of
+from chatmill.tokenizer.vocabulary.preprocessing import flat, library_of
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
 # Split patterns as regular expressions of JavaScript, for the flags `gu`.
@@ -251,7 +251,6 @@ def tokenizer_content(tokenizer: ChatTokenizer) -> dict[str, Any]:
     marked, stepped = vocabulary.spelling == "marked", vocabulary.steps is not None
     if marked and stepped:
         raise UnsupportedPageError("its tokenizer marks spaces by U+2581, and splits text in several steps")
-    scores = vocabulary.scores if vocabulary.steps is None else Preprocessor(vocabulary.steps).scores(vocabulary.scores)
     try:
         pattern = None if vocabulary.pattern is None else to_javascript(vocabulary.pattern)
         splits = [*map(to_javascript, _splits(vocabulary))]
@@ -267,7 +266,7 @@ def tokenizer_content(tokenizer: ChatTokenizer) -> dict[str, Any]:
         "tokens": base64.b64encode(b"".join(vocabulary.tokens)).decode(),
         "lengths": _packed(list(map(len, vocabulary.tokens)), "<u2"),
         "kinds": _packed(vocabulary.kinds, "u1"),
-        "scores": _packed(scores if scored else [], "<f8"),
+        "scores": _packed(vocabulary.scores if scored else [], "<f8"),
         "merges": _packed(vocabulary.merges, "<u4"),
         "added": [
             {"content": one.content, "id": one.id, "single_word": one.single_word, "late": stepped and one.normalized}

@@ -10,7 +10,7 @@ import importlib.util
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -150,14 +150,20 @@ class Backend(ABC):
 
 def choose_backend(vocabulary: Vocabulary) -> Backend:
     """The fastest backend that gives exactly the vocabulary's ids."""
-    if vocabulary.spelling == "marked":
-        return _Metaspace(vocabulary)
-    if tiktoken_unsupported_reason(vocabulary):
-        return _Tokenizers(vocabulary)
-    if vocabulary.text_tokens == BYTE_RANKS:
-        return _Bytes(vocabulary)
-    fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
-    return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
+    if tiktoken_unsupported_reason(vocabulary) is None:
+        if vocabulary.text_tokens == BYTE_RANKS:
+            return _Bytes(vocabulary)
+        fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
+        return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
+    is_sentencepiece = sentencepiece_unsupported_reason(vocabulary) is None
+    backend = _SentencePiece(vocabulary) if is_sentencepiece else Tokenizers(vocabulary)
+    return _Metaspace(vocabulary, backend) if vocabulary.spelling == "marked" and vocabulary.steps is None else backend
+
+
+def open_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
+    """Text to ids, in the library that gives exactly the vocabulary's."""
+    backend = choose_backend(vocabulary)
+    return lambda text: backend.encode([text])[0].tolist()
 
 
 class _Bytes(Backend):
@@ -171,7 +177,7 @@ class _Tiktoken(Backend):
         self._encoding = to_tiktoken_encoding(vocabulary)
 
     def encode(self, texts: list[str]) -> list[Array]:
-        return [self._encoding.encode_to_numpy(text, disallowed_special=()) for text in texts]
+        return [self.encode_with_special(text, set()) for text in texts]
 
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
@@ -188,38 +194,20 @@ class _Fastokens(_Tiktoken):
         self._fastokens = importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
         self._seen, self._equal = 0, True
 
-    def encode(self, texts: list[str]) -> list[Array]:
-        slow = super().encode
-
-        def fast() -> list[Array]:
-            if not texts:
-                return []
-            ids, offsets = self._fastokens.encode_batch_flat(texts, split_special_tokens=True)  # as any text
-            return np.split(np.frombuffer(ids, np.uint32), np.frombuffer(offsets, np.uint64)[1:-1])
-
-        return self._either(sum(map(len, texts)), lambda: slow(texts), fast)
-
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
-        slow = super().encode_with_special
-
-        def fast() -> list[Array]:
-            return [np.frombuffer(self._fastokens.encode_batch_flat([text])[0], np.uint32)]
-
-        return self._either(len(text), lambda: [slow(text, allowed_special)], fast)[0]
-
-    def _either(self, length: int, slow: Callable[[], list[Array]], fast: Callable[[], list[Array]]) -> list[Array]:
-        """Run tiktoken before the trial, both and compare them in it, and fastokens after it."""
-        start, self._seen = self._seen, self._seen + length
+        start, self._seen = self._seen, self._seen + len(text)
         if start < BEFORE_TRIAL or not self._equal:
-            return slow()
-        if start >= BEFORE_TRIAL + TRIAL:
-            return fast()
-        expected = slow()
-        self._equal = all(map(np.array_equal, expected, fast()))
-        return expected
+            return super().encode_with_special(text, allowed_special)
+        fast = self._fastokens.encode_batch_flat([text], split_special_tokens=not allowed_special)[0]
+        ids = np.frombuffer(fast, np.uint32)
+        if start < BEFORE_TRIAL + TRIAL:
+            expected = super().encode_with_special(text, allowed_special)
+            self._equal = np.array_equal(ids, expected)
+            return expected
+        return ids
 
 
-class _Tokenizers(Backend):
+class Tokenizers(Backend):
     """Uses one thread per core; the environment variable TOKENIZERS_PARALLELISM=false limits it to one."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
@@ -231,23 +219,27 @@ class _Tokenizers(Backend):
         return [np.array(one.ids, np.int64) for one in encoded]
 
 
+class _SentencePiece(Backend):
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
+
+    def encode(self, texts: list[str]) -> list[Array]:
+        ids: list[Array] = self._processor.encode(texts, return_type="numpy", num_threads=1)
+        return ids
+
+
 class _Metaspace(Backend):
     """For tokenizers that write a space as U+2581: that character in text is encoded as its three bytes."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
         super().__init__(vocabulary)
+        self._backend = backend
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
         self._metaspace_ids = np.array([fallback[byte] for byte in METASPACE.encode()])
-        if sentencepiece_unsupported_reason(vocabulary) is None:
-            processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
-            self._encode_plain: Callable[[list[str]], list[Array]] = partial(
-                processor.encode, return_type="numpy", num_threads=1
-            )
-        else:
-            self._encode_plain = _Tokenizers(vocabulary).encode
 
     def encode(self, texts: list[str]) -> list[Array]:
-        encoded = iter(self._encode_plain([part for text in texts for part in text.split(METASPACE)]))
+        encoded = iter(self._backend.encode([part for text in texts for part in text.split(METASPACE)]))
         result = []
         for text in texts:
             ids = [next(encoded)]

@@ -111,23 +111,11 @@ class ChatTokenizer:
 
     def encode_segments(self, parts: Iterable[Segment]) -> tuple[list[int], list[LossKind]]:
         """The ids of joined segments, and the loss kind of each; a token has that of its first byte."""
-        ids: list[int] = []
-        losses: list[LossKind] = []
-        for span in spans(parts):
-            if span[0].control:
-                ids.append(self._control(span[0].text))
-                losses.append(span[0].loss)
-                continue
-            by_byte = [segment.loss for segment in span for _ in self.said(segment.text)]
-            position = 0
-            for i in self.encode("".join(segment.text for segment in span)):
-                ids.append(i)
-                losses.append(by_byte[position])
-                position += len(self.token_bytes[i])
-        return ids, losses
+        encoded = self.encode_conversations([list(parts)])
+        return encoded.ids.tolist(), list(map(LossKind, encoded.loss))
 
     def encode_conversations(self, conversations: Sequence[list[Segment]]) -> EncodedConversations:
-        """The result of `encode_segments` for each conversation, computed much faster."""
+        """The ids of each conversation's segments, and the loss of each token, which is that of its first byte."""
         return join(list(map(self._encode_chunk, _chunks(conversations))), self.dtype)
 
     def _encode_chunk(self, conversations: list[list[Segment]]) -> EncodedConversations:
@@ -137,7 +125,7 @@ class ChatTokenizer:
         ids = self._encode_parts(parts, "".join(texts)).astype(self.dtype, copy=False)
         ends = np.cumsum(list(map(self._num_said, texts)), dtype=np.int64)
         stops = self._lengths.take(ids).cumsum()
-        assert stops[-1:] == ends[-1:], "tokens do not cover the text"
+        assert stops[-1:].sum() == ends[-1:].sum(), "tokens do not cover the text"
         losses = np.frombuffer(bytes([segment.loss for segment in parts]), np.uint8)
         num_started = stops.searchsorted(ends) + (ends > 0)  # tokens that begin before the end of each segment
         loss = np.repeat(losses, np.diff(num_started, prepend=0))
@@ -149,11 +137,17 @@ class ChatTokenizer:
         check_text(text)
         controls = [segment.text for segment in parts if segment.control]
         names = set(controls)
-        for name in names:
-            self._control(name)
+        if missing := sorted(names - self.special.keys()):
+            remedy = "add it with train_tokenizer.type: pretrained"
+            raise ValueError(f"the tokenizer has no control token {missing[0]}: {remedy}")
         if text.count(CONTROL_PREFIX) == len(controls) and all(name.startswith(CONTROL_PREFIX) for name in names):
             return self._backend.encode_with_special(text, names)
-        return np.array(self.encode_segments(parts)[0], np.int64)
+        grouped = spans(parts)
+        encoded = iter(
+            self._backend.encode(["".join(one.text for one in span) for span in grouped if not span[0].control])
+        )
+        ids = (np.array([self.special[span[0].text]]) if span[0].control else next(encoded) for span in grouped)
+        return np.concatenate([*ids])
 
     def lost(self, text: str) -> str:
         """The characters of a text that its tokens do not say as they are, each once; mostly none."""
@@ -167,11 +161,6 @@ class ChatTokenizer:
     def _num_said(self, text: str) -> int:
         has_all = text.isascii() and not self.vocabulary.missing_bytes
         return len(text) if has_all else len(self.said(text))
-
-    def _control(self, name: str) -> int:
-        if name not in self.special:
-            raise ValueError(f"the tokenizer has no control token {name}: add it with train_tokenizer.type: pretrained")
-        return self.special[name]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, control tokens as their names; invalid UTF-8 becomes U+FFFD."""

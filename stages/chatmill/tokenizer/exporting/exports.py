@@ -23,17 +23,11 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding.backends import tiktoken_unsupported_reason
+from chatmill.tokenizer.encoding.backends import Tokenizers, open_encoder, tiktoken_unsupported_reason
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary, write_llama2c
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
-from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERN_SAMPLE, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.preprocessing import (
-    METASPACE,
-    NORMALIZATION_SAMPLES,
-    from_tokenizers_json,
-    to_tokenizers_json,
-)
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, NORMALIZATION_SAMPLES
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
@@ -157,9 +151,8 @@ def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
         return _exact("`tokenizers` puts a space before each text between user-defined pieces", example)
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return _exact()
-    steps = from_tokenizers_json(to_tokenizers_json(vocabulary.steps))
-    other = ReferenceEncoder(replace(vocabulary, steps=steps)).encode
-    return {"exact": False} | _unsupported(vocabulary, ROUNDING_REASON, other)
+    other = Tokenizers(vocabulary)
+    return {"exact": False} | _unsupported(vocabulary, ROUNDING_REASON, lambda text: other.encode([text])[0].tolist())
 
 
 def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
@@ -185,7 +178,7 @@ def make_rank_encoder(
 
 def differing_text(vocabulary: Vocabulary, other: Encode) -> str | None:
     """A short text for which another encoder gives other ids; None if none was found."""
-    encode = ReferenceEncoder(vocabulary).encode
+    encode = open_encoder(vocabulary)
     return next((text for text in _candidates(vocabulary) if encode(text) != other(text)), None)
 
 
@@ -231,7 +224,7 @@ def _differences(vocabulary: Vocabulary) -> Iterator[tuple[ExportFormat, tuple[s
     The text is "" if the readers do not load the file, and None if no such text is known.
     """
     pattern, tokens, algorithm = vocabulary.pattern, set(vocabulary.tokens), vocabulary.algorithm
-    encode_piece = ReferenceEncoder(replace(vocabulary, pattern=ANYTHING)).encode
+    encode_piece = open_encoder(replace(vocabulary, pattern=vocabulary.pattern and ANYTHING))
 
     def if_split_as(change: Callable[[str], str], *of: str) -> str | None:
         """A text that a reader splits otherwise, as it changes the pattern; `of` are those it does so with, if any."""

@@ -8,12 +8,10 @@ import tiktoken
 from sentencepiece import SentencePieceProcessor
 from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers
 
-from chatmill.pipeline.progress import progress
-from chatmill.tokenizer.encoding.backends import to_tiktoken_encoding
+from chatmill.tokenizer.encoding.backends import choose_backend, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 from chatmill.tokenizer.formats.tiktoken_files import has_no_capitals, merges_file_of, read_description, read_ranks
 from chatmill.tokenizer.formats.tokenizer_loading import detect_format, read_vocabulary, tokenizer_file
-from chatmill.tokenizer.formats.validation import ReferenceEncoder
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 
@@ -29,7 +27,7 @@ class Original(NamedTuple):
 
 
 def open_original(path: Path, vocabulary: Vocabulary) -> Original:
-    """Open the tokenizer at `path` in its own library, or a format without one in chatmill's reference encoder.
+    """Open the tokenizer at `path` in its own library, or a format of chatmill's own in chatmill.
 
     It was read as `vocabulary` before, which checks it. A pickle is not opened: its encoding is made from `vocabulary`.
     """
@@ -54,11 +52,12 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
             bert = BertWordPieceTokenizer(str(file), lowercase=lowercase)._tokenizer
             bert.encode_special_tokens = True
             return Original("tokenizers", _batch(bert), None)
-    return Original("chatmill's reference encoder", _one_by_one(ReferenceEncoder(vocabulary).encode), None)
+    return Original("chatmill", _chatmill(vocabulary), None)
 
 
-def _one_by_one(encode: Callable[[str], list[int]]) -> Encode:
-    return lambda texts: list(map(encode, progress(texts, "reference encoder", unit=" texts")))
+def _chatmill(vocabulary: Vocabulary) -> Encode:
+    encode = choose_backend(vocabulary).encode
+    return lambda texts: [ids.tolist() for ids in encode(texts)]
 
 
 def _tiktoken(encoding: tiktoken.Encoding) -> Original:
@@ -133,7 +132,7 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
     }
     if not special:
         readers = {
-            "tokenizer.bin": lambda file: _one_by_one(ReferenceEncoder(read_vocabulary(file)).encode),
+            "tokenizer.bin": lambda file: _chatmill(read_vocabulary(file)),
             **readers,
             "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
         }

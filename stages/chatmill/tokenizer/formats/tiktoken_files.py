@@ -14,11 +14,14 @@ import pickle
 import pickletools
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import regex
 import tiktoken
+from tokenizers import BertWordPieceTokenizer, models
+from tokenizers.processors import TemplateProcessing
 
 from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
@@ -48,13 +51,15 @@ def vocabulary_file_of(file: Path) -> Path | None:
 def read_vocab_and_merges(file: Path) -> Vocabulary:
     """The byte-level BPE of an encoder.json or vocab.json and its merges, with the split pattern of GPT-2.
 
-    An entry that no merge makes is a control token. Raises ValueError with the line that is invalid, and for a token
-    that GPT-2's pattern would split: neither file says which pattern belongs to it.
+    An entry that no merge makes is a control token. Raises ValueError for damaged files, and for a token that GPT-2's
+    pattern would split: neither file says which pattern belongs to it.
     """
     merges_file = merges_file_of(file)
     assert merges_file is not None, "the format was detected by it"
-    vocab = json.loads(file.read_text(encoding="utf-8"))
-    merges = _read_merges(merges_file)
+    try:
+        vocab, merges = models.BPE.read_file(str(file), str(merges_file))
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"{error}, as {merges_file.name} beside it has it") from error
     merged = set(map("".join, merges))
     _check_pattern(merged)
     controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in merged]
@@ -63,31 +68,17 @@ def read_vocab_and_merges(file: Path) -> Vocabulary:
     vocabulary = from_json({"model": model, "added_tokens": controls, "pre_tokenizer": pre_tokenizer})
     if len(controls) < 2:
         return vocabulary
-    return replace(vocabulary, special_handling=json.dumps({"assumed": [token["content"] for token in controls]}))
+    assumed = [token["content"] for token in sorted(controls, key=itemgetter("id"))]
+    return replace(vocabulary, special_handling=json.dumps({"assumed": assumed}))
 
 
 def _check_pattern(merged: set[str]) -> None:
     """Raise ValueError for a token of which GPT-2's pattern makes several pieces."""
     pattern = regex.compile(PATTERNS["gpt2"])
     for piece in sorted(merged):
-        try:
-            text = byte_level_entry(piece)[0].decode()
-        except UnicodeDecodeError:  # a part of a character
-            continue
+        text = byte_level_entry(piece)[0].decode(errors="ignore")
         if not pattern.fullmatch(text, partial=True):
             raise ValueError(f"GPT-2's split pattern never gives its token {text!r}: use its tokenizer.json")
-
-
-def _read_merges(file: Path) -> list[list[str]]:
-    merges = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
-        parts = line.rstrip("\r").split(" ")
-        if not line.rstrip("\r") or (number == 1 and line.startswith("#version")):
-            continue
-        if len(parts) != 2 or not all(parts):
-            raise ValueError(f"{file.name}:{number}: not two tokens separated by a space: {line[:60]!r}")
-        merges.append(parts)
-    return merges
 
 
 def read_vocab_txt(file: Path) -> Vocabulary:
@@ -96,40 +87,24 @@ def read_vocab_txt(file: Path) -> Vocabulary:
     Raises ValueError with the line that is invalid.
     """
     vocab: dict[str, int] = {}
-    lines = file.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    for number, line in enumerate(lines, start=1):
+    for i, line in enumerate(file.read_text(encoding="utf-8").removesuffix("\n").split("\n")):
         entry = line.rstrip("\r")
         if not entry or entry in vocab or entry != entry.strip():
-            raise ValueError(f"{file}:{number}: not a vocabulary entry, or a duplicate: {line[:60]!r}")
-        vocab[entry] = number - 1
-    missing = [name for name in _BERT if name not in vocab]
-    if missing:
+            raise ValueError(f"{file}:{i + 1}: not a vocabulary entry, or a duplicate: {line[:60]!r}")
+        vocab[entry] = i
+    if missing := [name for name in _BERT if name not in vocab]:
         raise ValueError(f"{file}: no entry {missing[0]}: not a BERT vocabulary")
-    return from_json(_bert(vocab, lowercase=has_no_capitals(vocab)))
+    bert = BertWordPieceTokenizer(vocab, lowercase=has_no_capitals(vocab))
+    around = [(name, vocab[name]) for name in ("[CLS]", "[SEP]")]
+    pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
+    bert.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", pair=pair, special_tokens=around)
+    return from_json(json.loads(bert.to_str()))
 
 
 def has_no_capitals(entries: Iterable[str]) -> bool:
     """Whether no entry has a capital, but for special tokens; then text is lowercased."""
     plain = (entry for entry in entries if entry not in _BERT and not entry.startswith("[unused"))
     return all(entry == entry.lower() for entry in plain)
-
-
-def _bert(vocab: dict[str, int], *, lowercase: bool) -> dict[str, Any]:
-    around = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
-    around.append({"SpecialToken": {"id": "[SEP]", "type_id": 0}})
-    second = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": "[SEP]", "type_id": 1}}]
-    ends = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}
-    limits = {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100}
-    return {
-        "added_tokens": [{"id": vocab[name], "content": name} for name in _BERT],
-        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
-        | {"strip_accents": None, "lowercase": lowercase},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "TemplateProcessing", "single": around, "pair": around + second}
-        | {"special_tokens": ends},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {"type": "WordPiece", "unk_token": "[UNK]", "vocab": vocab} | limits,
-    }
 
 
 # tokenizer.tiktoken

@@ -10,8 +10,7 @@ A vocabulary keeps them as JSON, in the words of the library that they come from
 
 import base64
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ctypes import c_float
 from typing import Any
 
@@ -22,18 +21,6 @@ from tokenizers import Tokenizer
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
-SUPPORTED_TYPES = {
-    "normalizer": {
-        *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled", "Prepend", "Replace", "Sequence"),
-        *("Strip", "StripAccents"),
-    },
-    "pre_tokenizer": {
-        *("BertPreTokenizer", "ByteLevel", "Digits", "Metaspace", "Punctuation", "Sequence", "Split"),
-        *("Whitespace", "WhitespaceSplit"),
-    },
-    "post_processor": {"BertProcessing", "ByteLevel", "RobertaProcessing", "Sequence", "TemplateProcessing"},
-    "decoder": {"ByteFallback", "ByteLevel", "Fuse", "Metaspace", "Replace", "Sequence", "Strip", "WordPiece"},
-}
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
 
 
@@ -129,66 +116,52 @@ def replace_step(content: str, **pattern: str) -> dict[str, Any]:
 
 
 def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The step, or the steps of a sequence. Raises ValueError for a sequence of sequences."""
+    """The step, or the steps of a sequence."""
     if step is None:
         return
     if step["type"] != "Sequence":
         yield step
         return
-    for one in step[_LISTS.get(place, "decoders")]:
-        if one["type"] == "Sequence":
-            raise ValueError(f"its {place} is a sequence of sequences")
-        yield one
+    for one in step[_LISTS[place]]:
+        yield from flat(place, one)
 
 
-class Preprocessor:
-    """Runs the steps, if any. Raises ValueError if their library rejects them.
+def open_steps(steps: str) -> Callable[[str], str]:
+    """Text to what the steps make of it, as one text. Raises ValueError if their library rejects them."""
+    library, content = library_of(steps)
+    try:
+        return _sentencepiece(to_normalizer_spec(steps)) if library == "sentencepiece" else _tokenizers(content)
+    except Exception as error:  # tokenizers raises no narrower one
+        raise ValueError(f"{library} rejects its preprocessing: {error}") from error
 
-    `protected` are pieces that SentencePiece's normaliser does not change.
-    """
 
-    normalize: Callable[[str], str]
-    split: Callable[[str], list[str]]  # splits normalised text into what the model encodes
+def _sentencepiece(spec: NormalizerSpec) -> Callable[[str], str]:
+    model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
+    model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
+    model.pieces.add(piece="\ufffe", score=0)
+    normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
+    return normalize
 
-    def __init__(self, steps: str | None, protected: Iterable[str] = ()) -> None:
-        self.library, content = ("none", {}) if steps is None else library_of(steps)
-        self._steps = steps
-        self.normalize, self.split = str, lambda text: [text] if text else []
-        try:
-            if self.library == "sentencepiece":
-                self.normalize = _sentencepiece(to_normalizer_spec(steps), protected)
-            elif self.library == "tokenizers":
-                self.normalize, self.split = _tokenizers(content)
-        except Exception as error:  # tokenizers raises no narrower one
-            raise ValueError(f"{self.library} rejects its preprocessing: {error}") from error
 
-    def run(self, text: str) -> list[str]:
-        """The stretches of a text that the model encodes."""
-        return self.split(self.normalize(text))
+def _tokenizers(content: dict[str, Any]) -> Callable[[str], str]:
+    tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
+    tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
+    tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
+    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
+    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
 
-    def round_score(self, score: float) -> float:
-        """A sum of scores, rounded as the library does."""
-        return score if self.library == "tokenizers" else float32(score)
+    def preprocess(text: str) -> str:
+        normalized = normalizer.normalize_str(text) if normalizer else text
+        if pre_tokenizer is None:
+            return normalized
+        return "".join(stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(normalized))
 
-    def scores(self, scores: Sequence[float]) -> list[float]:
-        """The scores of all tokens as the library adds them."""
-        if self._steps is None or self.library == "sentencepiece":
-            return list(scores)
-        return list(map(_as_serde_reads, exact_scores(self._steps, scores)))
+    return preprocess
 
 
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
-    """The steps of a tokenizer.json, with exact `scores` if given. Raises ValueError for unsupported steps."""
-    steps = {place: content.get(place) for place in COMPONENTS}
-    for place, step in steps.items():
-        for one in flat(place, step):
-            if one["type"] not in SUPPORTED_TYPES[place]:
-                raise ValueError(f"its {place} {one['type']!r:.40} is not supported")
-    first = any(step.get("prepend_scheme") == "first" for step in flat("pre_tokenizer", steps["pre_tokenizer"]))
-    if first and steps["normalizer"] is not None:
-        raise ValueError("its prepend_scheme 'first' is not supported with a normalizer")
-    if scores:
-        steps["scores"] = list(scores)
+    """The steps of a tokenizer.json, with exact `scores` if given."""
+    steps = {place: content.get(place) for place in COMPONENTS} | ({"scores": list(scores)} if scores else {})
     return json.dumps({"tokenizers": steps}, sort_keys=True, ensure_ascii=False)
 
 
@@ -243,41 +216,6 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
 
 def changed_text(steps: str) -> tuple[str, str] | None:
     """A text that the steps change, and the result; None if they change no sample."""
-    run = Preprocessor(steps).run
-    changed = ((text, "".join(run(text)).replace(METASPACE, " ")) for text in NORMALIZATION_SAMPLES)
+    preprocess = open_steps(steps)
+    changed = ((text, preprocess(text).replace(METASPACE, " ")) for text in NORMALIZATION_SAMPLES)
     return next(((text, other) for text, other in changed if text != other), None)
-
-
-def _as_serde_reads(number: float) -> float:
-    """The number as `tokenizers` reads it: serde_json divides its digits by a power of ten, rounding twice.
-
-    This decides near ties.
-    """
-    whole, _, fraction = repr(abs(number)).partition(".")
-    if not fraction.isdigit():
-        return number
-    return math.copysign(float(int(whole + fraction)) / 10.0 ** len(fraction), number)
-
-
-def _sentencepiece(spec: NormalizerSpec, protected: Iterable[str]) -> Callable[[str], str]:
-    model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
-    model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
-    model.pieces.add(piece="\ufffe", score=0)  # these two are noncharacters, which no user-defined piece is
-    for piece in protected:
-        model.pieces.add(piece=piece, score=0, type=ModelProto.SentencePiece.USER_DEFINED)
-    normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
-    return normalize
-
-
-def _tokenizers(content: dict[str, Any]) -> tuple[Callable[[str], str], Callable[[str], list[str]]]:
-    tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
-    tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
-    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-
-    def split(text: str) -> list[str]:
-        stretches = [stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(text)] if pre_tokenizer else [text]
-        return [stretch for stretch in stretches if stretch]
-
-    return normalizer.normalize_str if normalizer else str, split

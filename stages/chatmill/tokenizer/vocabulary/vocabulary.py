@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -202,21 +202,19 @@ def merges_by_rank(ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
     return tuple(merges)
 
 
-def byte_pair_merge(pretoken: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
-    """The bytes of a piece, merged where two parts make a token, until none do or only `num_parts` parts are left."""
-    parts = [pretoken[i : i + 1] for i in range(len(pretoken))]
-    return merge_parts(parts, lambda left, right: ranks.get(left + right, math.inf), num_parts)
+def byte_pair_merge(piece: bytes, ranks: Mapping[bytes, int], num_parts: int = 1) -> list[bytes]:
+    """The bytes of a piece, merged where two parts make a token, until none do or only `num_parts` parts are left.
 
-
-def merge_parts(parts: list[bytes], rank_of: Callable[[bytes, bytes], float], num_parts: int = 1) -> list[bytes]:
-    """The parts merged pair by pair, lowest rank first, until no pair has a rank but infinity."""
-    ranks = [rank_of(left, right) for left, right in pairwise(parts)]
-    while len(parts) > num_parts and (best := min(ranks)) < math.inf:
-        i = ranks.index(best)
+    The pair with the lowest rank is merged first.
+    """
+    parts = [piece[i : i + 1] for i in range(len(piece))]
+    pairs = [ranks.get(left + right, math.inf) for left, right in pairwise(parts)]
+    while len(parts) > num_parts and (best := min(pairs)) < math.inf:
+        i = pairs.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        del ranks[i]
-        for place in range(max(i - 1, 0), min(i + 1, len(ranks))):
-            ranks[place] = rank_of(parts[place], parts[place + 1])
+        del pairs[i]
+        for place in range(max(i - 1, 0), min(i + 1, len(pairs))):
+            pairs[place] = ranks.get(parts[place] + parts[place + 1], math.inf)
     return parts
 
 

@@ -2,7 +2,7 @@
 /** Text to token ids and back, by the algorithm that the vocabulary names.
  *
  * The bytes of a text or token are a string with one character for each byte. The ids are those of
- * chatmill.tokenizer.formats.reference_encoder.
+ * chatmill/tokenizer/formats/README.md.
  */
 
 /** @typedef {"lookup" | "merge" | "wordpiece" | "viterbi"} Algorithm */
