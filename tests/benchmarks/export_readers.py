@@ -16,7 +16,7 @@ from tiktoken.load import load_tiktoken_bpe
 from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
-from chatmill.tokenizer.encoding.backends import open_encoder
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
 from support.original_tokenizers import Encode, ids_of
@@ -37,7 +37,7 @@ def open_readers(out: Path, vocabulary: Vocabulary, exact: set[str], scratch: Pa
         "tokenizer.pkl": lambda: _all_special(pickle.loads((out / "tokenizer.pkl").read_bytes())),
         "tokenizer.tiktoken": ranks,
         "tokenizer.model": lambda: SentencePieceProcessor(model_file=str(out / "tokenizer.model")).encode,
-        "tokenizer.bin": lambda: _one_by_one(open_encoder(read_vocabulary(out / "tokenizer.bin"))),
+        "tokenizer.bin": lambda: _one_by_one(choose_backend(read_vocabulary(out / "tokenizer.bin")).encode_one),
     }
     if "tokenizer.llama2c.bin" in exact and shutil.which("cc"):
         readers["tokenizer.llama2c.bin"] = lambda: _merging_by_score(out / "tokenizer.llama2c.bin", vocabulary, scratch)

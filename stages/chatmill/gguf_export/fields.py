@@ -25,13 +25,13 @@ from chatmill.checkpoints.configuration import ModelConfig
 from chatmill.checkpoints.weights import Weights, first_few
 from chatmill.model.layers import scale_rope_frequencies
 from chatmill.pipeline.progress import log
-from chatmill.tokenizer.encoding.backends import open_encoder
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.exporting.exports import differing_text, make_rank_encoder
 from chatmill.tokenizer.formats.gguf_files import LLAMA3, PRE_TOKENIZERS
 from chatmill.tokenizer.vocabulary.sentencepiece_model import PIECE_TYPES, sentencepiece_unsupported_reason, unknown_id
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, unmerged
-from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_json import unmerged
+from chatmill.tokenizer.vocabulary.vocabulary import NO_RANK, Kind, Vocabulary, id_to_piece
 
 Quantization = Literal["f16", "q8_0", "q4_0"]
 FileType = Literal["f32", "f16", "q8_0", "q4_0"]
@@ -140,7 +140,7 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> str:
 
 def _differently_split(vocabulary: Vocabulary) -> str | None:
     others = [replace(vocabulary, pattern=pattern, steps=None) for pattern in PRE_TOKENIZERS]
-    encode, encoders = open_encoder(vocabulary), list(map(open_encoder, others))
+    encode, *encoders = (choose_backend(one).encode_one for one in (vocabulary, *others))
 
     def nearest(text: str) -> list[int]:
         expected, found = encode(text), [other(text) for other in encoders]

@@ -10,7 +10,7 @@ from tokenizers.normalizers import Lowercase, Replace
 
 from chatmill.app.cli import main
 from chatmill.conversation import CONTROL_TOKENS, LossKind, Segment
-from chatmill.tokenizer.encoding.backends import open_encoder
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.exporting import parity
 from chatmill.tokenizer.exporting.exports import export_all
 from chatmill.tokenizer.exporting.parity import load_encoders
@@ -114,7 +114,7 @@ def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(ext
     assert [after.tokens[i].decode() for i in sorted(changed)] == [*CONTROL_TOKENS][: len(changed)]
     assert "<|im_start|>" in (tmp_path / "out/chat_template.jinja").read_text()
     text = "the cat sat 12 ☃☃"
-    assert open_encoder(after)(text) == open_encoder(before)(text)
+    assert choose_backend(after).encode_one(text) == choose_backend(before).encode_one(text)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ CONTENTS = [
     ),
     (b"#version: 0.2\nt h\n", f": {MERGES}"),
     (b"t h\r\nth e\r\n", f": {MERGES}"),
-    (b"{", ": not JSON, although it begins like it: Expecting property name"),
-    (b'{"a":' * 100_000, ": not JSON, although it begins like it: maximum recursion depth"),
+    (b"{", ": Expecting property name"),
+    (b'{"a":' * 100_000, ": not a tokenizer that chatmill can read: RecursionError("),
     (b'\xef\xbb\xbf \n{"a": 0}', ": a vocabulary without its merges: put them beside it, such as merges.txt"),
     (b'{"vocab": [0], "a": 1}', ": a JSON object without a model"),
     (b'{"vocab": {}, "config": {}}', ": a JSON object without a model"),
@@ -191,8 +191,6 @@ CONTENTS = [
     (b"\n" + b"a" * 65_535 + b"\0", f": {UNKNOWN}b'{'a' * 24}'"),
     (b" ab\0", f": {UNKNOWN}b'ab\\x00'"),
     (b"\x08ab\0", f": {UNKNOWN}b'\\x08ab\\x00'"),
-    (b"ab" * 99 + b"chatmill" + b"a" * 248, ": not a complete tokenizer.bin: no footer: it is truncated"),
-    (b"ab" * 99 + b"chatmill" + b"a" * 249, f": {UNKNOWN}b'{'ab' * 12}'"),
     (b"[CLS]\r\n[UNK]\r\n", ": no entry [PAD]: not a BERT vocabulary"),
     (b"a [UNK]\nb", f": {UNKNOWN}b'a [UNK]\\nb'"),
     (b"\x80\x02junk", ": not a pickled tiktoken.Encoding: "),
@@ -210,23 +208,18 @@ def test_what_is_no_tokenizer_is_refused_by_what_it_seems_to_be(content, message
         assert str(error.value).startswith(f"{tmp_path / 't'}{message}") and str(error.value).count("/t:") == 1
 
 
-def build_lossy(folder, *tokens, **settings):
-    content = external_tokenizers.byte_level(**settings)
-    return external_tokenizers.built(folder, content | {"added_tokens": [*tokens]}).path
+def build_lossy(folder, normalizer):
+    return external_tokenizers.built(folder, external_tokenizers.byte_level(normalizer=normalizer)).path
 
 
 WITHOUT_BYTES = external_tokenizers.VERBATIM | {"byte_fallback": False, "character_coverage": 0.98}
-MASK = external_tokenizers.added(400, "mask", lstrip=True, special=False)
 LOSSY = {
     r"t\.model: it changes text, '.*' into '.*': its tokens are not the bytes of the text": external_tokenizers.t5_like,
-    r"t\.model: it has no token for some text: its": lambda folder: external_tokenizers.train_model(
+    r"t\.model: it changes or loses some text: its": lambda folder: external_tokenizers.train_model(
         folder, model_type="bpe", **WITHOUT_BYTES
     ),
-    "json: it changes text, 'Café' into 'café'": lambda folder: build_lossy(folder, normalizer=Lowercase()),
-    "json: its preprocessing may change text, so": lambda folder: build_lossy(
-        folder, normalizer=Replace("\u24e9", "z")
-    ),
-    "json: its token 'mask' takes the blanks around it, so they are": lambda folder: build_lossy(folder, MASK),
+    "json: it changes text, 'Café' into 'café'": lambda folder: build_lossy(folder, Lowercase()),
+    "json: it changes or loses some text": lambda folder: build_lossy(folder, Replace("\u24e9", "z")),
 }
 
 

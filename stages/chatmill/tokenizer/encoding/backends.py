@@ -9,7 +9,6 @@ import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -105,17 +104,17 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
 
 def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
     """All tokens by id, and their kinds; an empty token, which no text gives, is an unused id."""
-    ranks = {token: i for token, i in ranks.items() if token}
     missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
     if missing is not None:
         raise ValueError(f"it has no token for the byte {missing:#04x}")
-    entries = {i: (token, Kind.NORMAL) for token, i in ranks.items()}
+    listed = [(i, token, Kind.NORMAL) for token, i in ranks.items() if token]
     for name, i in special.items():
-        if i in entries:
-            raise ValueError(f"the id {i} has two tokens, {entries[i][0]!r} and {name!r}")
-        entries[i] = name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL
-    if len(entries) < len(ranks) + len(special) or min(entries) < 0:
-        raise ValueError("an id has two tokens, or is negative")
+        listed.append((i, name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL))
+    entries: dict[int, tuple[bytes, Kind]] = {}
+    for i, token, kind in listed:
+        if i in entries or i < 0:
+            raise ValueError(f"the id {i} has two tokens, or is negative, as that of {token!r}")
+        entries[i] = token, kind
     if max(entries) >= len(entries) + MOST_GAPS:
         raise ValueError(f"it has ids up to {max(entries)} for {len(entries)} tokens: too many ids without a token")
     names = unused_names({name.encode() for name in special})
@@ -140,6 +139,10 @@ class Backend(ABC):
     def encode(self, texts: list[str]) -> list[Array]:
         """The ids of each text."""
 
+    def encode_one(self, text: str) -> list[int]:
+        ids: list[int] = self.encode([text])[0].tolist()
+        return ids
+
     def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
         """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
         stretches = re.split(f"({'|'.join(map(re.escape, allowed_special))})", text) if allowed_special else [text]
@@ -158,12 +161,6 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
     is_sentencepiece = sentencepiece_unsupported_reason(vocabulary) is None
     backend = _SentencePiece(vocabulary) if is_sentencepiece else Tokenizers(vocabulary)
     return _Metaspace(vocabulary, backend) if vocabulary.spelling == "marked" and vocabulary.steps is None else backend
-
-
-def open_encoder(vocabulary: Vocabulary) -> Callable[[str], list[int]]:
-    """Text to ids, in the library that gives exactly the vocabulary's."""
-    backend = choose_backend(vocabulary)
-    return lambda text: backend.encode([text])[0].tolist()
 
 
 class _Bytes(Backend):

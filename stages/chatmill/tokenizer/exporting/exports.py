@@ -23,17 +23,18 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from chatmill.pipeline.manifest import write_manifest
-from chatmill.tokenizer.encoding.backends import Tokenizers, open_encoder, tiktoken_unsupported_reason
+from chatmill.tokenizer.encoding.backends import Tokenizers, choose_backend, tiktoken_unsupported_reason
 from chatmill.tokenizer.formats.binary import greedy_unsupported_reason, write_binary, write_llama2c
 from chatmill.tokenizer.formats.tiktoken_files import description_file, write_tiktoken, write_tiktoken_pickle
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, PATTERN_SAMPLE, PATTERNS, WORDS
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, NORMALIZATION_SAMPLES
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, NORMALIZATION_SAMPLES, library_of
 from chatmill.tokenizer.vocabulary.sentencepiece_model import sentencepiece_unsupported_reason
 from chatmill.tokenizer.vocabulary.tokenizer_folder import SENTENCEPIECE_MODEL, write_huggingface
 from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair_merge
 
 ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 Encode = Callable[[str], list[int]]
+EXACT: dict[str, Any] = {"exact": True}
 METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
 ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"
 MOST_CANDIDATES = 3000  # words tried in the search for a text that two formats encode differently
@@ -64,103 +65,89 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
     match format:
         case "binary":
             write_binary(vocabulary, out / "tokenizer.bin")
-            return _written("tokenizer.bin") | _as_text(vocabulary) | {"sequential_readers": _sequential(vocabulary)}
+            return {"files": ["tokenizer.bin"]} | _as_text(vocabulary) | {"sequential_readers": _sequential(vocabulary)}
         case "llama2c":
             write_llama2c(vocabulary, out / "tokenizer.llama2c.bin")
             return {"files": ["tokenizer.llama2c.bin"]} | _sequential(vocabulary)
         case "tiktoken_pickle" | "tiktoken" if reason := tiktoken_unsupported_reason(vocabulary):
-            return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern))
+            return _differs(vocabulary, reason, make_rank_encoder(vocabulary, vocabulary.pattern))
         case "tiktoken_pickle":
             write_tiktoken_pickle(vocabulary, out / "tokenizer.pkl")
-            write_token_bytes(vocabulary, out / "token_bytes.pt")
-            return _written("tokenizer.pkl", "token_bytes.pt") | _flags_in_tiktoken(vocabulary)
+            # torch stores the file's name in its content: the file is written under its final name
+            torch.save(torch.tensor(vocabulary.byte_lengths, dtype=torch.int32), out / "token_bytes.pt")
+            return {"files": ["tokenizer.pkl", "token_bytes.pt"]} | _in_tiktoken(vocabulary)
         case "tiktoken":
             file = out / "tokenizer.tiktoken"
             write_tiktoken(vocabulary, file)
-            return _written(file.name, description_file(file).name) | _flags_in_tiktoken(vocabulary)
+            return {"files": [file.name, description_file(file).name]} | _in_tiktoken(vocabulary)
         case "huggingface":
             before = set(out.rglob("*"))
             write_huggingface(tokenizer_folder, out, "chatml")
             files = (file for file in set(out.rglob("*")) - before if file.is_file())
-            names = sorted(file.relative_to(out).as_posix() for file in files)
-            return _written(*names) | _huggingface(vocabulary)
+            return {"files": sorted(file.relative_to(out).as_posix() for file in files)} | _huggingface(vocabulary)
         case "sentencepiece":
             if reason := sentencepiece_unsupported_reason(vocabulary):
-                return _unsupported(vocabulary, reason, make_rank_encoder(vocabulary, None))
+                return _differs(vocabulary, reason, make_rank_encoder(vocabulary, None))
             shutil.copyfile(tokenizer_folder / SENTENCEPIECE_MODEL, out / SENTENCEPIECE_MODEL)
-            return _written(SENTENCEPIECE_MODEL, reason=METASPACE_REASON if vocabulary.steps is None else None)
+            exact = EXACT if vocabulary.steps is not None else {"exact": False, "reason": METASPACE_REASON}
+            return {"files": [SENTENCEPIECE_MODEL]} | exact
 
 
-def _written(*files: str, reason: str | None = None) -> dict[str, Any]:
-    return {"files": list(files)} | _exact(reason)
-
-
-def _exact(reason: str | None = None, example: str | None = None) -> dict[str, Any]:
-    entry: dict[str, Any] = {"exact": reason is None, "reason": reason, "example": example}
-    return {key: value for key, value in entry.items() if value is not None}
-
-
-def _unsupported(vocabulary: Vocabulary, reason: str, other: Encode) -> dict[str, Any]:
+def _differs(vocabulary: Vocabulary, reason: str, other: Encode) -> dict[str, Any]:
     example = differing_text(vocabulary, other)
     return {"reason": reason} | ({} if example is None else {"example": example})
 
 
 def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What differs if the original finds some token in text where chatmill reads plain text; nothing if it does not."""
-    if vocabulary.algorithm == "viterbi" and vocabulary.added_tokens:
-        example = vocabulary.added_tokens[0].content * 2
-        return _exact("a few texts with user-defined pieces differ from SentencePiece's unigram", example)
+    """What differs if the original finds some token in text where chatmill reads plain text."""
     flags = vocabulary.flags
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
-        return {}
-    return _exact(f"the original always takes {found!r} in text for the token, which is text here", found)
+        return EXACT
+    reason = f"the original always takes {found!r} in text for the token, which is text here"
+    return {"exact": False, "reason": reason, "example": found}
 
 
-def _flags_in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
+def _in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
     """What differs if the original strips the blanks around special tokens, as tiktoken does not."""
     for name, flags in vocabulary.flags.items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
-            return _exact(f"tiktoken ignores the {flag} of special tokens", f"a {name} b")
+            return {
+                "exact": False,
+                "reason": f"tiktoken ignores the {flag} of special tokens",
+                "example": f"a {name} b",
+            }
     return _as_text(vocabulary)
 
 
 def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
     reason = greedy_unsupported_reason(vocabulary)
     if reason is None:
-        return _exact()
-    order = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
-    by_score = {vocabulary.tokens[i]: place for place, i in enumerate(order)}
-    other = make_rank_encoder(vocabulary, vocabulary.pattern, by_score)
-    return {"exact": False} | _unsupported(vocabulary, reason, other)
+        return EXACT
+    other = make_rank_encoder(vocabulary, vocabulary.pattern, _places_by_score(vocabulary))
+    return {"exact": False} | _differs(vocabulary, reason, other)
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
-    if doubled := next((name for name in vocabulary.special if name.encode() in vocabulary.text_tokens), None):
-        return _exact("a special token has the name of a token of text, and `tokenizers` finds one id", doubled)
+    steps, special, added = vocabulary.steps, vocabulary.special, vocabulary.added_tokens
+    if doubled := next((name for name in special if name.encode() in vocabulary.text_tokens), None):
+        reason = "a special token has the name of a token of text, and `tokenizers` finds one id"
+        return {"exact": False, "reason": reason, "example": doubled}
     if assumed := vocabulary.handling.get("assumed"):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
-        return _exact(reason, assumed[0])
-    if vocabulary.spelling != "marked" or (vocabulary.steps or "").startswith('{"tokenizers"'):
-        return _exact()
-    if vocabulary.steps is None:
-        return _exact(METASPACE_REASON)
-    plain = '"charsmap": ""' in vocabulary.steps and '"remove_extra_whitespaces": false' in vocabulary.steps
-    if plain and vocabulary.added_tokens:
-        example = f"a{vocabulary.added_tokens[0].content}"
-        return _exact("`tokenizers` puts a space before each text between user-defined pieces", example)
+        return {"exact": False, "reason": reason, "example": assumed[0]}
+    if vocabulary.spelling != "marked" or (steps is not None and library_of(steps)[0] == "tokenizers"):
+        return EXACT
+    if steps is None:
+        return {"exact": False, "reason": METASPACE_REASON}
+    _, content = library_of(steps)
+    plain = not content["charsmap"] and not content["remove_extra_whitespaces"]
+    if plain and added:
+        reason = "`tokenizers` puts a space before each text between user-defined pieces"
+        return {"exact": False, "reason": reason, "example": f"a{added[0].content}"}
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
-        return _exact()
-    other = Tokenizers(vocabulary)
-    return {"exact": False} | _unsupported(vocabulary, ROUNDING_REASON, lambda text: other.encode([text])[0].tolist())
-
-
-def write_token_bytes(vocabulary: Vocabulary, file: Path) -> None:
-    """Write the number of bytes of each token, as nanochat reads it: int32 (V,), 0 for control and unused tokens.
-
-    torch stores the file's name in its content, so the file is written under its final name.
-    """
-    torch.save(torch.tensor(vocabulary.byte_lengths, dtype=torch.int32), file)
+        return EXACT
+    return {"exact": False} | _differs(vocabulary, ROUNDING_REASON, Tokenizers(vocabulary).encode_one)
 
 
 def make_rank_encoder(
@@ -178,7 +165,7 @@ def make_rank_encoder(
 
 def differing_text(vocabulary: Vocabulary, other: Encode) -> str | None:
     """A short text for which another encoder gives other ids; None if none was found."""
-    encode = open_encoder(vocabulary)
+    encode = choose_backend(vocabulary).encode_one
     return next((text for text in _candidates(vocabulary) if encode(text) != other(text)), None)
 
 
@@ -224,7 +211,7 @@ def _differences(vocabulary: Vocabulary) -> Iterator[tuple[ExportFormat, tuple[s
     The text is "" if the readers do not load the file, and None if no such text is known.
     """
     pattern, tokens, algorithm = vocabulary.pattern, set(vocabulary.tokens), vocabulary.algorithm
-    encode_piece = open_encoder(replace(vocabulary, pattern=vocabulary.pattern and ANYTHING))
+    encode_piece = choose_backend(replace(vocabulary, pattern=vocabulary.pattern and ANYTHING)).encode_one
 
     def if_split_as(change: Callable[[str], str], *of: str) -> str | None:
         """A text that a reader splits otherwise, as it changes the pattern; `of` are those it does so with, if any."""
@@ -290,12 +277,17 @@ def with_spaces(characters: str, pattern: str) -> str:
     return re.sub(r"\\.", lambda escape: classes.get(escape[0], escape[0]), pattern)
 
 
+def _places_by_score(vocabulary: Vocabulary) -> dict[bytes, int]:
+    """The place of each token that text can produce, the best score first; of equal tokens, that of the first."""
+    text_ids = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
+    return {vocabulary.tokens[i]: place for place, i in reversed(list(enumerate(text_ids)))}
+
+
 def _unsplit(vocabulary: Vocabulary, encode_piece: Encode) -> str | None:
     """A text that gets other ids if it is merged by score as a whole, and not piece by piece."""
     if vocabulary.steps is not None:
         return None
-    text_ids = sorted(vocabulary.text_ids, key=lambda i: -vocabulary.scores[i])
-    order = {vocabulary.tokens[i]: place for place, i in reversed(list(enumerate(text_ids)))}
+    order = _places_by_score(vocabulary)
     ids = {vocabulary.tokens[i]: i for i in reversed(vocabulary.text_ids)}
 
     # Characters of three or four bytes that are a token, which two bytes may not be merged into

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tiktoken
 from sentencepiece import SentencePieceProcessor
-from tokenizers import BertWordPieceTokenizer, Tokenizer, models, pre_tokenizers
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
 from chatmill.tokenizer.encoding.backends import choose_backend, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
@@ -44,14 +44,12 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
         case "sentencepiece":
             return Original("sentencepiece", SentencePieceProcessor(model_proto=file.read_bytes()).encode, None)
         case "vocab_and_merges":
-            byte_level = Tokenizer(models.BPE.from_file(str(file), str(merges_file_of(file))))
-            byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-            return Original("tokenizers", _batch(byte_level), None)
+            byte_level = ByteLevelBPETokenizer.from_file(str(file), str(merges_file_of(file)))
+            return Original("tokenizers", _tokenizers(byte_level._tokenizer), None)
         case "vocab_txt":
             lowercase = has_no_capitals(file.read_text(encoding="utf-8").split())
-            bert = BertWordPieceTokenizer(str(file), lowercase=lowercase)._tokenizer
-            bert.encode_special_tokens = True
-            return Original("tokenizers", _batch(bert), None)
+            bert = BertWordPieceTokenizer(str(file), lowercase=lowercase)
+            return Original("tokenizers", _tokenizers(bert._tokenizer), None)
     return Original("chatmill", _chatmill(vocabulary), None)
 
 
@@ -67,6 +65,14 @@ def _tiktoken(encoding: tiktoken.Encoding) -> Original:
 def _find_special(encoding: tiktoken.Encoding) -> Encode:
     """The names of special tokens in text are the tokens."""
     return lambda texts: encoding.encode_batch(texts, allowed_special="all")
+
+
+def _tokenizers(tokenizer: Tokenizer, *, special: bool = False) -> Encode:
+    """With `special`, the names of special tokens in text are the tokens."""
+    tokenizer.encode_special_tokens = not special
+    tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
+    tokenizer.no_padding()
+    return lambda texts: [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def open_hugging_face(file: Path) -> Original:
@@ -85,20 +91,8 @@ def open_hugging_face(file: Path) -> Original:
             library += " (transformers may load it otherwise: pip install 'chatmill[hf]' to compare with that)"
         except (ValueError, OSError, LookupError, TypeError, AttributeError) as error:
             library += f" (transformers does not load it: {' '.join(str(error).split()):.200})"
-    return Original(library, open_tokenizers(content, special=False), open_tokenizers(content, special=True))
-
-
-def open_tokenizers(content: str, *, special: bool) -> Encode:
-    """A tokenizer.json in `tokenizers`; with `special`, the names of special tokens in text are the tokens."""
-    tokenizer = Tokenizer.from_str(content)
-    tokenizer.encode_special_tokens = not special
-    tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
-    tokenizer.no_padding()
-    return _batch(tokenizer)
-
-
-def _batch(tokenizer: Tokenizer) -> Encode:
-    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    plain, parsing = (_tokenizers(Tokenizer.from_str(content), special=special) for special in (False, True))
+    return Original(library, plain, parsing)
 
 
 def read_texts(file: Path) -> list[str]:
@@ -126,17 +120,15 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
         return _find_special(encoding) if special else encoding.encode_ordinary_batch
 
     readers: dict[str, Callable[[Path], Encode]] = {
+        "tokenizer.bin": lambda file: _chatmill(read_vocabulary(file)),
         "tokenizer.pkl": in_tiktoken,
         "tokenizer.tiktoken": in_tiktoken,
-        "tokenizer.json": lambda file: open_tokenizers(file.read_text(encoding="utf-8"), special=special),
+        "tokenizer.json": lambda file: _tokenizers(Tokenizer.from_file(str(file)), special=special),
+        "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
     }
-    if not special:
-        readers = {
-            "tokenizer.bin": lambda file: _chatmill(read_vocabulary(file)),
-            **readers,
-            "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
-        }
-    return {name: read(folder / name) for name, read in readers.items() if (folder / name).exists()}
+    never_special = ("tokenizer.bin", "tokenizer.model") if special else ()
+    names = (name for name in readers if name not in never_special and (folder / name).exists())
+    return {name: readers[name](folder / name) for name in names}
 
 
 def compare_exports(

@@ -1,28 +1,9 @@
-r"""tokenizer.bin, a complete tokenizer in one file that is mapped and not parsed; and tokenizer.llama2c.bin.
+"""tokenizer.bin, a complete tokenizer in one file that is mapped and not parsed; and tokenizer.llama2c.bin.
 
-Little-endian, as the bytes lie (V tokens, M merges):
-
-    u32 length of the longest token    u32 id of <|bos|>    u32 id of <|im_end|>    (of an external tokenizer:
-                                                                                     their equivalents; 2^32-1: none)
-    V times:  f32 score   u32 length   the token's bytes
-    ---------------------------------------------------------- sequential readers (qwen3.c) stop here
-    u32 x (V + 1)      offsets: where each record starts, and where the last one ends
-    u8 x V             kinds
-    u32 x 2 x M        merges: pairs of ids, by rank
-    ---------------------------------------------------------- the index starts here
-    JSON               {"algorithm": …, "controls": {name: id}, "fingerprint": …, "pattern": …, "type": …}, and
-                       "steps" and "special_handling" of chatmill.tokenizer.vocabulary, if there are any
-    8 bytes x B        checksums: blake2b of each 4,096 bytes before the index
-    ---------------------------------------------------------- footer, 48 bytes
-    8 bytes "chatmill"    u32 version    u64 where the index starts    u32 V    u32 M    u32 length of the JSON
-    16 bytes              checksum: blake2b of the index and the footer up to here
-
-Opening checks the footer and the index; each block is checked on first access.
-
-tokenizer.llama2c.bin has only the length of the longest token and the records, as in karpathy/llama2.c's tokenizer.py.
-Its readers know the number of tokens and the split pattern from the model. Inside a piece they start from single bytes
-and merge the adjacent pair whose token has the best score, until none makes a token. For char and sentencepiece they
-start from characters, or the bytes of characters without a token.
+README.md beside this module describes tokenizer.bin byte by byte. tokenizer.llama2c.bin has only the length of the
+longest token and the records, as in karpathy/llama2.c's tokenizer.py. Its readers merge the adjacent pair whose token
+has the best score, until none makes a token. They start from single bytes; for char and sentencepiece from characters,
+or the bytes of characters without a token.
 """
 
 import json
@@ -53,19 +34,19 @@ _FOOTER = struct.Struct("<8sIQIII")
 _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the footer's checksum
 
 
-def token_records(vocabulary: Vocabulary) -> list[bytes]:
+def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
+    longest = max(map(len, vocabulary.tokens))
+    file.write_bytes(struct.pack("<I", longest) + b"".join(_records(vocabulary)))
+
+
+def _records(vocabulary: Vocabulary) -> list[bytes]:
     scored = zip(vocabulary.tokens, vocabulary.scores, strict=True)
     return [_RECORD.pack(score, len(token)) + token for token, score in scored]
 
 
-def write_llama2c(vocabulary: Vocabulary, file: Path) -> None:
-    longest = max(map(len, vocabulary.tokens))
-    file.write_bytes(struct.pack("<I", longest) + b"".join(token_records(vocabulary)))
-
-
 def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     """Write the tokenizer; `read_binary` is the inverse. Equal vocabularies give equal bytes."""
-    rows, special = token_records(vocabulary), vocabulary.special
+    rows, special = _records(vocabulary), vocabulary.special
     ends = (next((special[name] for name in names if name in special), NO_ID) for names in (STARTS, ENDS))
     starts = list(accumulate(map(len, rows), initial=_HEADER.size))
     body = b"".join(
@@ -87,7 +68,7 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     extras = {"steps": vocabulary.steps, "special_handling": vocabulary.special_handling}
     description |= {name: text for name, text in extras.items() if text is not None}
     text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
-    sums = b"".join(_checksum(body[start : start + BLOCK], _CHECKSUM_SIZE) for start in range(0, len(body), BLOCK))
+    sums = _block_checksums(body)
     footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
     file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _FOOTER_CHECKSUM_SIZE))
 
@@ -99,16 +80,13 @@ def has_footer(data: bytes) -> bool:
 
 
 def read_binary(file: Path) -> Vocabulary:
-    """The vocabulary in a file that `write_binary` wrote, with all checksums checked."""
+    """The vocabulary in a file that `write_binary` wrote."""
     with closing(BinaryTokenizer(file)) as binary:
         return binary.vocabulary()
 
 
 class BinaryTokenizer:
-    """A mapped tokenizer.bin: any token in constant time, without reading the rest.
-
-    Raises ValueError if the footer or the index is damaged, and on first access to another damaged part.
-    """
+    """A mapped tokenizer.bin: any token in constant time. Raises ValueError if the file is damaged."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -116,18 +94,30 @@ class BinaryTokenizer:
             raise self._error("too short for a tokenizer")
         with file.open("rb") as stream:
             self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self._read_index()
-        self._checked_tokens = bytearray(self.vocab_size)  # 1 for each token whose blocks were checked
+        place = len(self._map) - _FOOTER.size - _FOOTER_CHECKSUM_SIZE
+        magic, version, end, self.vocab_size, merges, length = _FOOTER.unpack_from(self._map, place)
+        if magic != MAGIC:
+            raise self._error("no footer: it is truncated, or another program's file")
+        if version != VERSION:
+            raise self._error(f"version of the format: expected {VERSION}, got {version}")
+        index = self._map[end:]
+        if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
+            raise self._error("its index is damaged")
+        if _block_checksums(self._map[:end]) != index[length : -_FOOTER.size - _FOOTER_CHECKSUM_SIZE]:
+            raise self._error("its tokens are damaged")
+        self._description: dict[str, Any] = json.loads(index[:length])
+        self._index, self._merges = end, end - _SPAN.size * merges
+        self._kinds = self._merges - self.vocab_size
+        self._starts = memoryview(self._map)[self._kinds - 4 * (self.vocab_size + 1) : self._kinds].cast("I")
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
-        if not 0 <= index < self.vocab_size or not self._checked_tokens[index]:
-            self._check_token(index)
+        if not 0 <= index < self.vocab_size:
+            raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
         return self._map[self._starts[index] + _RECORD.size : self._starts[index + 1]]
 
     def vocabulary(self) -> Vocabulary:
         """The complete vocabulary. Raises ValueError if its fingerprint is not the one in the index."""
-        self.verify()
         about = self._description
         vocabulary = Vocabulary(
             type=about["type"],
@@ -144,51 +134,16 @@ class BinaryTokenizer:
             raise self._error("its fingerprint differs from the one in its index")
         return vocabulary
 
-    def verify(self) -> None:
-        self._check_blocks(0, self._index)
-
     def close(self) -> None:
         self._starts.release()
         self._map.close()
 
-    def _read_index(self) -> None:
-        place = len(self._map) - _FOOTER.size - _FOOTER_CHECKSUM_SIZE
-        magic, version, self._index, self.vocab_size, merges, length = _FOOTER.unpack_from(self._map, place)
-        if magic != MAGIC:
-            raise self._error("no footer: it is truncated, or another program's file")
-        if version != VERSION:
-            raise self._error(f"version of the format: expected {VERSION}, got {version}")
-        index = self._map[self._index :]
-        if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
-            raise self._error("its index is damaged")
-        self._description: dict[str, Any] = json.loads(index[:length])
-        self._sums = index[length:]
-        self._merges = self._index - _SPAN.size * merges
-        self._kinds = self._merges - self.vocab_size
-        self._starts = memoryview(self._map)[self._kinds - 4 * (self.vocab_size + 1) : self._kinds].cast("I")
-        self._checked_blocks = bytearray(-(-self._index // BLOCK))
-
-    def _check_token(self, index: int) -> None:
-        """Check the blocks in which a token's offsets and record lie."""
-        if not 0 <= index < self.vocab_size:
-            raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
-        offset = self._kinds - 4 * (self.vocab_size + 1 - index)
-        self._check_blocks(offset, offset + _SPAN.size)
-        self._check_blocks(self._starts[index], self._starts[index + 1])
-        self._checked_tokens[index] = 1
-
-    def _check_blocks(self, start: int, stop: int) -> None:
-        """Check all blocks of the bytes [start, stop) that were not checked before."""
-        for block in range(start // BLOCK, -(-stop // BLOCK)):
-            if not self._checked_blocks[block]:
-                first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
-                expected = self._sums[block * _CHECKSUM_SIZE : (block + 1) * _CHECKSUM_SIZE]
-                if _checksum(self._map[first:last], _CHECKSUM_SIZE) != expected:
-                    raise self._error(f"damaged in bytes {first} to {last - 1}")
-                self._checked_blocks[block] = 1
-
     def _error(self, problem: str) -> ValueError:
         return ValueError(f"{self.file}: not a complete tokenizer.bin: {problem}: export the tokenizer anew")
+
+
+def _block_checksums(data: bytes) -> bytes:
+    return b"".join(_checksum(data[start : start + BLOCK], _CHECKSUM_SIZE) for start in range(0, len(data), BLOCK))
 
 
 def _checksum(data: bytes, size: int) -> bytes:
@@ -203,13 +158,12 @@ def greedy_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         return "merging by score differs: the tokenizer finds some tokens before it merges"
     if unmerged(vocabulary):
         return "merging by score differs: the tokenizer looks up complete pieces, and merges do not make all of them"
-    match vocabulary.algorithm:
-        case "wordpiece":
-            return "merging by score differs: the tokenizer takes the longest entry from the left, whatever its score"
-        case "viterbi":
-            return "merging by score differs: the tokenizer takes the split with the best sum of scores"
-        case "lookup" if vocabulary.pattern != CHARACTERS and vocabulary.has_longer_tokens:
-            return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
+    if vocabulary.algorithm == "wordpiece":
+        return "merging by score differs: the tokenizer takes the longest entry from the left, whatever its score"
+    if vocabulary.algorithm == "viterbi":
+        return "merging by score differs: the tokenizer takes the split with the best sum of scores"
+    if vocabulary.algorithm == "lookup" and vocabulary.pattern != CHARACTERS and vocabulary.has_longer_tokens:
+        return "merging by score differs: the tokenizer looks up complete pieces, and merges make few of them"
     texts = vocabulary.text_tokens
     for name, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if kind not in TEXT_KINDS and any(name[:i] in texts and name[i:] in texts for i in range(1, len(name))):

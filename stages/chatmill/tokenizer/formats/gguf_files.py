@@ -19,7 +19,7 @@ from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, DIGITS_THEN_GPT2, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
-from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_splits, from_json
 from chatmill.tokenizer.vocabulary.vocabulary import FLAGS, Kind, Vocabulary
 
 SHORT_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -193,23 +193,17 @@ def _byte_level(fields: dict[str, Any], tokens: list[str], types: list[int]) -> 
         known = ", ".join(sorted({*PATTERN_NAMES, *ALIASES}))
         raise ValueError(f"{FIELD}pre {given!r:.80}: its split pattern is not known: expected one of {known}")
     merges = [merge for merge in fields.get(f"{FIELD}merges") or [] if merge]
-    regex = {"Regex": pattern if merges else ANYTHING}
-    split = {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     is_text = [type == TokenType.NORMAL for type in types]
     ids = {token: i for i, token in enumerate(tokens) if is_text[i]}
-    if len(ids) < sum(is_text):
-        raise ValueError("it has a token twice")
     added = [
         {"id": i, "content": token, "special": types[i] != TokenType.USER_DEFINED} | dict.fromkeys(FLAGS, False)
         for i, token in enumerate(tokens)
         if not is_text[i]
     ]
-    ignore_merges = not merges or pre == LLAMA3
     content = {
         "added_tokens": added,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [split, byte_level]},
-        "model": {"type": "BPE", "vocab": ids, "merges": merges, "ignore_merges": ignore_merges},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level_splits(pattern if merges else ANYTHING)},
+        "model": {"type": "BPE", "vocab": ids, "merges": merges, "ignore_merges": not merges or pre == LLAMA3},
     }
     type_name = fields.get(TOKENIZER_TYPE)
     vocabulary = from_json(content, type_name if isinstance(type_name, str) else None)

@@ -23,11 +23,11 @@ import tiktoken
 from tokenizers import BertWordPieceTokenizer, models
 from tokenizers.processors import TemplateProcessing
 
+from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS
-from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary.tokenizer_json_reader import from_json
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
+from chatmill.tokenizer.vocabulary.tokenizer_json import from_json
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_entry
 
 MERGES_FILES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
 VOCAB_TXT = "vocab.txt"
@@ -183,24 +183,22 @@ def _digest(ranks: dict[bytes, int]) -> str:
 def read_description(file: Path, ranks: dict[bytes, int]) -> tuple[str, str, dict[str, int]]:
     """The name, split pattern and special tokens of ranks. Raises ValueError if they are unknown."""
     description = description_file(file)
-    if not description.exists():
-        by_digest = {digest: name for name, (digest, _, _) in PUBLISHED.items()}
-        published = by_digest.get(_digest(ranks), file.name.split(".")[0])
-        if published not in PUBLISHED:
-            raise ValueError(
-                f"{file}: ranks have no split pattern, and these are not published ones: write {description.name} "
-                f"beside it, with name, pattern and special_tokens (as for {', '.join(PUBLISHED)})"
-            )
-        _, pattern, special = PUBLISHED[published]
-        return published, PATTERNS[pattern], special
-    try:
-        content = json.loads(description.read_bytes())
-        name, pattern, special = content["name"], content["pattern"], content["special_tokens"]
-        if not (isinstance(name, str) and isinstance(pattern, str) and all(type(i) is int for i in special.values())):
-            raise TypeError("a value has the wrong type")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{description}: expected name, pattern and special_tokens: {error}") from error
-    return name, pattern, special
+    if description.exists():
+        match read_json(description):
+            case {"name": str(name), "pattern": str(pattern), "special_tokens": dict(special)} if all(
+                type(i) is int for i in special.values()
+            ):
+                return name, pattern, special
+        raise ValueError(f"{description}: expected name, pattern and special_tokens, with an id for each name")
+    by_digest = {digest: name for name, (digest, _, _) in PUBLISHED.items()}
+    published = by_digest.get(_digest(ranks), file.name.split(".")[0])
+    if published not in PUBLISHED:
+        raise ValueError(
+            f"{file}: ranks have no split pattern, and these are not published ones: write {description.name} "
+            f"beside it, with name, pattern and special_tokens (as for {', '.join(PUBLISHED)})"
+        )
+    _, pattern, special = PUBLISHED[published]
+    return published, PATTERNS[pattern], special
 
 
 # tokenizer.pkl
@@ -251,8 +249,6 @@ def _interpret(data: bytes) -> Any:
                 stack.append(())
             case "MEMOIZE":
                 memo[len(memo)] = stack[-1]
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
             case "BINGET" | "LONG_BINGET":
                 stack.append(memo[argument])
             case "MARK":
@@ -263,10 +259,10 @@ def _interpret(data: bytes) -> Any:
             case "SETITEM":
                 key, value = pop(-2)
                 stack[-1][key] = value
-            case "GLOBAL" | "STACK_GLOBAL":
-                name = str(argument) if opcode.name == "GLOBAL" else " ".join(pop(-2))
-                if name != "tiktoken.core Encoding":
-                    raise ValueError(f"it imports {name.replace(' ', '.')}")
+            case "STACK_GLOBAL":
+                name = ".".join(pop(-2))
+                if name != "tiktoken.core.Encoding":
+                    raise ValueError(f"it imports {name}")
                 stack.append(tiktoken.Encoding)
             case "NEWOBJ":
                 if pop(-2) != [tiktoken.Encoding, ()]:

@@ -4,8 +4,7 @@ import math
 
 from chatmill.tokenizer.vocabulary.patterns import check_expression, check_pattern
 from chatmill.tokenizer.vocabulary.preprocessing import open_steps, patterns_of
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece
-from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary, id_to_piece
 
 
 def check_vocabulary(vocabulary: Vocabulary) -> None:
@@ -40,17 +39,17 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
 
 
 def _check_bytes(vocabulary: Vocabulary) -> None:
-    """Raise ValueError if a byte has no token, unless there is an unknown token."""
-    entries = list(zip(vocabulary.tokens, vocabulary.kinds, strict=True))
-    single = {kind: {token for token, other in entries if other == kind and len(token) == 1} for kind in Kind}
-    if fallbacks := vocabulary.kinds.count(Kind.FALLBACK):
-        if fallbacks != 256 or len(single[Kind.FALLBACK]) != 256:
-            raise ValueError("its byte fallback does not have each of the 256 bytes once")
+    """Raise ValueError if a byte has no token; byte-level BPE may leave out some, and another have an unknown token."""
+    single: dict[Kind, set[bytes]] = {kind: set() for kind in Kind}
+    for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
+        if len(token) == 1:
+            single[kind].add(token)
+    if Kind.FALLBACK in vocabulary.kinds:
+        if len(single[Kind.FALLBACK]) != 256:
+            raise ValueError("its byte fallback does not have each of the 256 bytes")
         if b" " not in single[Kind.NORMAL]:
             raise ValueError("it has no token for a space, which would be decoded as U+2581")
-    if fallbacks or Kind.UNKNOWN in vocabulary.kinds or (vocabulary.algorithm == "merge" and vocabulary.missing_bytes):
-        return
-    for kind in (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,):
-        if missing := [byte for byte in range(256) if bytes([byte]) not in single[kind]]:
-            first = f"such as {missing[0]:#04x}"
-            raise ValueError(f"{len(missing)} of the 256 bytes have no token, {first}: it cannot encode every text")
+    elif Kind.UNKNOWN not in vocabulary.kinds and not (vocabulary.algorithm == "merge" and vocabulary.missing_bytes):
+        needed = (Kind.NORMAL, Kind.CONTINUATION) if vocabulary.algorithm == "wordpiece" else (Kind.NORMAL,)
+        if missing := 256 - min(len(single[kind]) for kind in needed):
+            raise ValueError(f"{missing} of the 256 bytes have no token: it cannot encode every text")

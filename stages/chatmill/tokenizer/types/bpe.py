@@ -10,8 +10,12 @@ from pydantic import BaseModel, Field
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from chatmill.tokenizer.vocabulary.patterns import PATTERNS, Pattern
-from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_entry
-from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    MAX_TOKEN_BYTES,
+    Vocabulary,
+    byte_level_entry,
+    byte_level_vocabulary,
+)
 
 MINIMUM = 256  # text tokens
 

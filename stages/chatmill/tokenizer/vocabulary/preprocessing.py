@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+PREPEND = {"type": "Prepend", "prepend": METASPACE}
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
 
 
@@ -41,7 +42,7 @@ def drop_harmless_steps(steps: str | None) -> str | None:
         remaining = content | {"dummy_prefix": False}
         return json.dumps({library: remaining}, sort_keys=True) if any(remaining.values()) else None
     mark = replace_step(String=" ", content=METASPACE)
-    harmless = ({"type": "NFC"}, mark, {"type": "Prepend", "prepend": METASPACE})
+    harmless = ({"type": "NFC"}, mark, PREPEND)
     normalizers = list(flat("normalizer", content["normalizer"]))
     if any(step not in harmless for step in normalizers):
         return steps
@@ -67,16 +68,10 @@ def adds_prefix_space(steps: str | None) -> bool:
     library, content = library_of(steps)
     if library == "sentencepiece":
         return bool(content["dummy_prefix"])
-    metaspaces = (step for step in flat("pre_tokenizer", content["pre_tokenizer"]) if step["type"] == "Metaspace")
-    prepends = {"type": "Prepend", "prepend": METASPACE} in flat("normalizer", content["normalizer"])
-    return prepends or any(step.get("prepend_scheme", "always") != "never" for step in metaspaces)
-
-
-def exact_scores(steps: str, scores: Sequence[float]) -> list[float]:
-    """The scores of all tokens as in their file."""
-    _, content = library_of(steps)
-    exact = content.get("scores", [])
-    return [*exact, *scores[len(exact) :]]
+    if PREPEND in flat("normalizer", content["normalizer"]):
+        return True
+    splits = flat("pre_tokenizer", content["pre_tokenizer"])
+    return any(step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never" for step in splits)
 
 
 def splits_only(steps: str) -> bool:
@@ -201,7 +196,7 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
     if content["remove_extra_whitespaces"]:
         normalizers += [replace_step(Regex=r"\A +| +\z", content=""), replace_step(Regex=" {2,}", content=" ")]
     if content["dummy_prefix"]:
-        normalizers.append({"type": "Prepend", "prepend": METASPACE})
+        normalizers.append(PREPEND)
     normalizers.append(replace_step(String=" ", content=METASPACE))
     decoders = [replace_step(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
     if content["dummy_prefix"]:

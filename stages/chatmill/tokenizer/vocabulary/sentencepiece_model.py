@@ -16,7 +16,6 @@ from chatmill.tokenizer.vocabulary.preprocessing import (
     normalizer_steps,
     to_normalizer_spec,
 )
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, sentencepiece_entry
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,
@@ -24,7 +23,9 @@ from chatmill.tokenizer.vocabulary.vocabulary import (
     Kind,
     MergePair,
     Vocabulary,
+    id_to_piece,
     rank_scores,
+    sentencepiece_entry,
 )
 
 _PIECE = ModelProto.SentencePiece
@@ -95,15 +96,13 @@ def from_model_proto(model: ModelProto, *, is_own: bool = False) -> Vocabulary:
     U+2581 in text is a space in the models of other programs, which have none of our names of unused ids.
     """
     normalizer, kind = model.normalizer_spec, model.trainer_spec.model_type
-    if kind not in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) or model.trainer_spec.treat_whitespace_as_suffix:
-        raise ValueError("it is not a unigram or BPE model with spaces before words")
-    if not model.pieces or not normalizer.escape_whitespaces:
-        raise ValueError("it has no pieces, or does not write spaces as U+2581")
+    is_supported = kind in (TrainerSpec.UNIGRAM, TrainerSpec.BPE) and normalizer.escape_whitespaces and model.pieces
+    if not is_supported or model.trainer_spec.treat_whitespace_as_suffix:
+        raise ValueError("it is not a unigram or BPE model that writes spaces as U+2581, before words")
     tokens, kinds = zip(*map(_entry, model.pieces), strict=True)
-    if (Kind.FALLBACK in kinds) != model.trainer_spec.byte_fallback:
-        raise ValueError("it has byte pieces without byte_fallback, or byte_fallback without byte pieces")
-    if Kind.FALLBACK not in kinds and Kind.UNKNOWN not in kinds:
-        raise ValueError("it has neither byte pieces nor an unknown piece")
+    has_bytes = Kind.FALLBACK in kinds
+    if has_bytes != model.trainer_spec.byte_fallback or not (has_bytes or Kind.UNKNOWN in kinds):
+        raise ValueError("its byte pieces and byte_fallback do not agree, or it has no piece for unknown text")
     is_own = is_own or any(token.startswith(UNUSED_PREFIX.encode()) for token in tokens)
     changes = normalizer.precompiled_charsmap or normalizer.add_dummy_prefix or normalizer.remove_extra_whitespaces
     steps = normalizer_steps(normalizer) if changes or not is_own else None
@@ -111,34 +110,20 @@ def from_model_proto(model: ModelProto, *, is_own: bool = False) -> Vocabulary:
         scored = zip(model.pieces, kinds, strict=True)
         scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
-    _check_mergeable(tokens, kinds)
+    unused = (token for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.UNUSED)
+    if not all(token.startswith(UNUSED_PREFIX.encode()) for token in unused):
+        raise ValueError("it has unused pieces, which SentencePiece still merges into others")
     merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
 
 
 def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
-    if not isinstance(piece.piece, str):
-        raise ValueError(f"its piece {piece.piece!r:.80} is not UTF-8")
     kind = _KINDS[piece.type]
-    if kind in (Kind.NORMAL, Kind.ADDED) and " " in piece.piece:
-        raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.ADDED:
         return piece.piece.replace(METASPACE, " ").encode(), kind
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):
         kind = Kind.UNUSED
     return (piece.piece.encode(), kind) if kind >= Kind.CONTROL else sentencepiece_entry(piece.piece)
-
-
-def _check_mergeable(tokens: Sequence[bytes], kinds: Sequence[Kind]) -> None:
-    """Raise ValueError for a BPE model whose merges cannot be written as a list of pairs."""
-    entries = list(zip(tokens, kinds, strict=True))
-    if any(kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode()) for token, kind in entries):
-        raise ValueError("it has unused pieces, which SentencePiece still merges into others")
-    texts = [token.decode() for token, kind in entries if kind == Kind.NORMAL]
-    single = {text for text in texts if len(text) == 1}
-    unreachable = next((text for text in texts if not single.issuperset(text)), None)
-    if unreachable is not None:
-        raise ValueError(f"its piece {unreachable!r:.80} has a character that is not a piece")
 
 
 def _merges(tokens: Sequence[bytes], kinds: Sequence[Kind], scores: Sequence[float]) -> tuple[MergePair, ...]:

@@ -26,14 +26,14 @@ from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     sentencepiece_unsupported_reason,
     to_model_proto,
 )
-from chatmill.tokenizer.vocabulary.tokenizer_json import id_to_piece, to_json
-from chatmill.tokenizer.vocabulary.tokenizer_json_reader import read_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json, to_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,
     VOCAB_SIZE_MULTIPLE,
     Kind,
     Vocabulary,
+    id_to_piece,
     unused_names,
 )
 

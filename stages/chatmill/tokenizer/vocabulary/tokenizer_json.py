@@ -2,31 +2,58 @@
 
 Byte-level types are `Split(pattern) + ByteLevel` before a BPE or WordPiece model; lookup is BPE that ignores its
 (absent) merges. SentencePiece types do not split the text, with spaces as U+2581 and `<0x0A>` for the byte 10. Control
-and unused tokens are special added tokens. chatmill.tokenizer.vocabulary.tokenizer_json_reader reads the file.
+and unused tokens are special added tokens. External files may have other components around the model.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from tokenizers import models
 
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, exact_scores, flat, to_tokenizers_json
-from chatmill.tokenizer.vocabulary.vocabulary import CONTINUING_SUBWORD_PREFIX, FLAGS, TEXT_KINDS, Kind, Vocabulary
+from chatmill.pipeline.manifest import read_json
+from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, DIGITS_THEN_GPT2, PATTERNS, WORDS
+from chatmill.tokenizer.vocabulary.preprocessing import (
+    METASPACE,
+    flat,
+    float32,
+    from_tokenizers_json,
+    keeps_characters,
+    library_of,
+    to_tokenizers_json,
+)
+from chatmill.tokenizer.vocabulary.vocabulary import (
+    BYTE_LEVEL_SUBWORD_PREFIX,
+    CONTINUING_SUBWORD_PREFIX,
+    FLAGS,
+    NO_RANK,
+    TEXT_KINDS,
+    UNUSED_ENTRY,
+    UNUSED_PREFIX,
+    Algorithm,
+    Entry,
+    Kind,
+    MergePair,
+    Vocabulary,
+    byte_level_entry,
+    id_to_piece,
+    merges_by_rank,
+    plain_entry,
+    rank_scores,
+    sentencepiece_entry,
+    to_special_handling,
+    unused_names,
+)
 
-BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
 UNREACHABLE_PREFIX = "\ufffe"  # a noncharacter; before the number of an id that no text may produce
-UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # the names of unused entries in BERT's vocabularies
 MAX_INPUT_CHARS_PER_WORD = 100  # bytes or characters; WordPiece takes a longer piece for unknown
 
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
-    byte: chr(0x100 + place) for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
-}
-_UNICODE_TO_BYTE = {letter: byte for byte, letter in _BYTE_TO_UNICODE.items()}
-Entry = tuple[bytes, Kind]
+SPECIAL_NAME = re.compile(r"<.+>|\[.+\]")
+_LOOKUP_TYPES: dict[str | None, str] = {WORDS: "whitespace", CHARACTERS: "char", ANYTHING: "byte"}
 
 
 def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
@@ -50,13 +77,11 @@ def _added_tokens(vocabulary: Vocabulary, special: bool) -> Iterator[dict[str, A
 
 
 def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
-    split = {"type": "Split", "pattern": {"Regex": vocabulary.pattern}, "behavior": "Isolated", "invert": False}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    splits = [split, byte_level] if vocabulary.pattern else [byte_level]
-    decoder: dict[str, Any] = byte_level
+    splits = byte_level_splits(vocabulary.pattern)
+    decoder = splits[-1]
     if vocabulary.algorithm == "wordpiece":
         strip = {"type": "Replace", "pattern": {"String": BYTE_LEVEL_SUBWORD_PREFIX}, "content": ""}
-        decoder = {"type": "Sequence", "decoders": [strip, byte_level]}
+        decoder = {"type": "Sequence", "decoders": [strip, decoder]}
     before = {} if vocabulary.steps is None else to_tokenizers_json(vocabulary.steps)
     return {
         "normalizer": before.get("normalizer"),
@@ -67,6 +92,12 @@ def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
         "post_processor": vocabulary.handling.get("post_processor"),
         "decoder": decoder,
     }
+
+
+def byte_level_splits(pattern: str | None) -> list[dict[str, Any]]:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    return [split, byte_level] if pattern else [byte_level]
 
 
 SENTENCEPIECE_STEPS = {
@@ -95,8 +126,8 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     unknown = next((i for i, kind in enumerate(vocabulary.kinds) if kind == Kind.UNKNOWN), None)
     if vocabulary.algorithm == "viterbi":
         unknown = vocabulary.kinds.index(Kind.UNUSED) if unknown is None else unknown
-        scores = vocabulary.scores if vocabulary.steps is None else exact_scores(vocabulary.steps, vocabulary.scores)
-        scored = [list(entry) for entry in zip(pieces, scores, strict=True)]
+        exact = [] if vocabulary.steps is None else library_of(vocabulary.steps)[1].get("scores", [])
+        scored = [[*entry] for entry in zip(pieces, [*exact, *vocabulary.scores[len(exact) :]], strict=True)]
         scored = scored if vocabulary.steps is None else scored[: 1 + max(last, unknown)]
         fallback = Kind.FALLBACK in vocabulary.kinds
         return {"type": "Unigram", "unk_id": unknown, "vocab": scored, "byte_fallback": fallback}
@@ -143,40 +174,214 @@ def unmerged(vocabulary: Vocabulary) -> list[int]:
     return [i for i, piece in pieces.items() if [token.id for token in model.tokenize(piece)] != [i]]
 
 
-def id_to_piece(vocabulary: Vocabulary, i: int) -> str:
-    """How the file writes a token: in the byte-level alphabet, as SentencePiece does, or as plain text."""
-    token, kind = vocabulary.tokens[i], vocabulary.kinds[i]
-    if kind >= Kind.CONTROL:
-        return token.decode()
-    if kind == Kind.FALLBACK:
-        return f"<0x{token[0]:02X}>"
-    match vocabulary.spelling:
-        case "marked":
-            return token.decode().replace(" ", METASPACE)
-        case "plain":
-            return (CONTINUING_SUBWORD_PREFIX if kind == Kind.CONTINUATION else "") + token.decode()
-    letters = "".join(map(_BYTE_TO_UNICODE.__getitem__, token))
-    return BYTE_LEVEL_SUBWORD_PREFIX + letters if kind == Kind.CONTINUATION else letters
+# Reading the file.
 
 
-def sentencepiece_entry(piece: str) -> Entry:
-    """The bytes and the kind of a text piece, as SentencePiece writes it."""
-    if re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
-        return bytes.fromhex(piece[3:5]), Kind.FALLBACK
-    return piece.replace(METASPACE, " ").encode(), Kind.NORMAL
+def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
+    """The vocabulary in a file; its `type` is inferred from its content unless it is given.
+
+    Every added token becomes a control token. Raises ValueError, KeyError and the like for unsupported files.
+    """
+    return from_json(read_json(file), type)
 
 
-def byte_level_entry(piece: str) -> Entry:
-    """The bytes and the kind of a piece in letters of the byte-level alphabet. Raises ValueError for other letters."""
-    letters = piece.removeprefix(BYTE_LEVEL_SUBWORD_PREFIX)
-    if not letters or not all(map(_UNICODE_TO_BYTE.__contains__, letters)):
-        raise ValueError(f"its piece {piece!r:.80} is not in the byte-level alphabet")
-    return bytes(map(_UNICODE_TO_BYTE.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
+def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
+    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and the like if it has none."""
+    if "model" not in content:
+        raise ValueError("a JSON object without a model: it is not a tokenizer.json")
+    model = content["model"]
+    if not model.get("vocab"):
+        raise ValueError("its model has no vocabulary")
+    if model.get("dropout"):
+        raise ValueError("its dropout makes ids random: set it to null in the file")
+    if suffix := model.get("end_of_word_suffix"):
+        reason = f"it marks the ends of words by {suffix!r:.40}, which no other format expresses"
+        raise ValueError(f"{reason}: use its tokenizer.json in `tokenizers`")
+    byte_level = any(step["type"] == "ByteLevel" for step in flat("pre_tokenizer", content.get("pre_tokenizer")))
+    match _kind(model), model.get("byte_fallback", False), model.get("continuing_subword_prefix"):
+        case "Unigram", _, _:
+            ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
+            if len(ids) < len(model["vocab"]):
+                raise ValueError("its vocabulary has a piece twice")
+            return _sentencepiece(content, ids, model["unk_id"], [float(score) for _, score in model["vocab"]])
+        case "BPE", fallback, None | "" if not byte_level and (fallback or model.get("unk_token") is not None):
+            return _sentencepiece(content, model["vocab"], model["vocab"].get(model.get("unk_token")), None)
+        case "WordPiece", _, "##":
+            return _plain_wordpiece(content)
+        case ("BPE", _, None | "") | ("WordPiece", _, "→"):
+            return _byte_level(content, type)
+        case "WordLevel", _, _:
+            raise ValueError("it has a token for each word, so text is lost: use a tokenizer with byte fallback")
+    raise ValueError(f"a {_kind(model):.40} model with these settings is not supported: use another tokenizer")
 
 
-def plain_entry(piece: str) -> Entry:
-    """The bytes and the kind of an entry of a plain-text WordPiece vocabulary."""
-    if UNUSED_ENTRY.fullmatch(piece):
-        return piece.encode(), Kind.UNUSED
-    text = piece.removeprefix(CONTINUING_SUBWORD_PREFIX)
-    return (text.encode(), Kind.CONTINUATION) if text and text != piece else (piece.encode(), Kind.NORMAL)
+def _kind(model: dict[str, Any]) -> str:
+    if "type" in model:
+        return str(model["type"])
+    return "Unigram" if "unk_id" in model else "BPE" if "merges" in model else "WordPiece"
+
+
+def _sentencepiece(
+    content: dict[str, Any], ids: dict[str, int], unknown: int | None, scores: list[float] | None
+) -> Vocabulary:
+    """The vocabulary of a Unigram model, which has `scores`, or of a BPE with merges, as SentencePiece's are written.
+
+    It keeps its steps, unless they are those that chatmill writes.
+    """
+    _check_sentencepiece(content["model"], ids, scores)
+    steps = None
+    inexact = scores if scores is not None and scores != list(map(float32, scores)) else []
+    entries = _entries(ids, sentencepiece_entry, content)
+    scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
+    if inexact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
+        steps = from_tokenizers_json(content, inexact)
+    elif not any(token.startswith(UNUSED_PREFIX.encode()) for token, _ in entries.values()):
+        steps = from_tokenizers_json(content)  # only chatmill writes such names; others take U+2581 for a space
+    special = _special_handling(content)
+    if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
+        entries[unknown] = entries[unknown][0], Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    if scores is not None:
+        padded = (*map(float32, scores), *[NO_RANK] * (len(tokens) - len(scores)))
+        return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, padded, (), steps, special)
+    merges = _merges(content["model"], ids)
+    scored = rank_scores(tokens, kinds, merges)
+    return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps, special)
+
+
+def _check_sentencepiece(model: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
+    """Raise ValueError for a model that no format but its own expresses."""
+    fallback, lacks_unknown = bool(model.get("byte_fallback")), scores is not None or model.get("unk_token") is None
+    bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
+    if bytes_of and (not fallback or (scores is not None and any(scores[i] > NO_RANK for i in bytes_of))):
+        raise ValueError("its byte pieces, such as <0x0A>, also match that text")
+    if model.get("ignore_merges") or not (lacks_unknown or fallback or model.get("fuse_unk")):
+        raise ValueError("it sets ignore_merges, or does not set fuse_unk: both are supported for byte-level BPE only")
+
+
+def _byte_level(content: dict[str, Any], type: str | None) -> Vocabulary:
+    """The vocabulary of a byte-level BPE, or of our byte-level WordPiece; a BPE without merges is a lookup."""
+    model = content["model"]
+    splits, pattern = _splits(content.get("pre_tokenizer"))
+    normalizer, steps = content.get("normalizer"), None
+    if normalizer is not None or splits:
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": splits} if splits else None
+        steps = from_tokenizers_json({"normalizer": normalizer, "pre_tokenizer": pre_tokenizer})
+    entries = _entries(model["vocab"], byte_level_entry, content)
+    tokens, kinds = _in_order(entries)
+    merges = _merges(model, model["vocab"])
+    if len({tokens[left] + tokens[right] for left, right in merges}) < len(merges):
+        ranks = {token: i for i, token in enumerate(tokens) if kinds[i] == Kind.NORMAL}
+        merges = _drop_redundant_merges(merges, ranks)
+    ignore_merges = model.get("ignore_merges", False)
+    lookup = ignore_merges and not merges
+    algorithm: Algorithm = "wordpiece" if _kind(model) == "WordPiece" else "lookup" if lookup else "merge"
+    shape = "wordpiece" if algorithm == "wordpiece" else _LOOKUP_TYPES.get(pattern, "bpe") if lookup else "bpe"
+    scores, special = rank_scores(tokens, kinds, merges), _special_handling(content, with_post_processor=True)
+    vocabulary = Vocabulary(type or shape, algorithm, pattern, tokens, kinds, scores, merges, steps, special)
+    return vocabulary if ignore_merges or algorithm != "merge" else _mark_unmergeable_unused(vocabulary)
+
+
+def _drop_redundant_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, int]) -> tuple[MergePair, ...]:
+    """The merges without redundant ones, if they are sorted by the rank of the token they make.
+
+    Some programs list every pair that makes a token; but only the pair that `merges_by_rank` gives is ever merged.
+    """
+    tokens = {i: token for token, i in ranks.items()}
+    merged = [ranks[tokens[left] + tokens[right]] for left, right in merges]
+    needed = merges_by_rank(ranks)
+    return needed if merged == sorted(merged) and set(needed) <= set(merges) else merges
+
+
+def _mark_unmergeable_unused(vocabulary: Vocabulary) -> Vocabulary:
+    """Make tokens that merging never gives unused: without `ignore_merges`, no piece is looked up as a whole."""
+    tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
+    lost = {tokens[i] for i in unmerged(vocabulary)}
+    for i, name in zip(unmerged(vocabulary), unused_names(set(tokens)), strict=False):
+        tokens[i], kinds[i] = name, Kind.UNUSED
+    pairs = ((pair, [vocabulary.tokens[i] for i in pair]) for pair in vocabulary.merges)
+    merges = tuple(pair for pair, (left, right) in pairs if lost.isdisjoint((left, right, left + right)))
+    scores = rank_scores(tokens, kinds, merges)
+    return replace(vocabulary, tokens=tuple(tokens), kinds=tuple(kinds), scores=scores, merges=merges)
+
+
+def _plain_wordpiece(content: dict[str, Any]) -> Vocabulary:
+    model = content["model"]
+    if model["max_input_chars_per_word"] != MAX_INPUT_CHARS_PER_WORD:
+        raise ValueError(f"its max_input_chars_per_word is not {MAX_INPUT_CHARS_PER_WORD}, which others cannot express")
+    entries = _entries(model["vocab"], plain_entry, content)
+    unknown = model["vocab"][model["unk_token"]]
+    entries[unknown] = model["unk_token"].encode(), Kind.UNKNOWN
+    tokens, kinds = _in_order(entries)
+    scores, steps = rank_scores(tokens, kinds), from_tokenizers_json(content)
+    return Vocabulary("wordpiece", "wordpiece", None, tokens, kinds, scores, (), steps, _special_handling(content))
+
+
+def _entries(ids: dict[str, int], entry_of: Callable[[str], Entry], content: dict[str, Any]) -> dict[int, Entry]:
+    """The model's pieces and the added tokens by id. Raises ValueError if two share an id."""
+    added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
+    entries = {i: entry_of(piece) for piece, i in ids.items() if added.get(piece) != i}
+    if len(entries.keys() | added.values()) < len(ids.items() | added.items()):
+        raise ValueError("two of its tokens have the same id")
+    for token in content.get("added_tokens", []):
+        entries[token["id"]] = token["content"].encode(), _kind_of_added(token)
+    return entries
+
+
+def _kind_of_added(token: dict[str, Any]) -> Kind:
+    """ADDED for text, such as a run of blanks; CONTROL for a special token, or a name that looks so, as `<think>`."""
+    name = token["content"]
+    if name.startswith(UNUSED_PREFIX):
+        return Kind.UNUSED
+    return Kind.CONTROL if token.get("special", True) or SPECIAL_NAME.fullmatch(name) else Kind.ADDED
+
+
+def _special_handling(content: dict[str, Any], *, with_post_processor: bool = False) -> str | None:
+    """The flags of added tokens that are not the defaults, and the post-processor."""
+    flags = {}
+    for token in content.get("added_tokens", []):
+        flags[token["content"]] = {flag: True for flag in FLAGS if token.get(flag)}
+        if not token.get("special", True) and _kind_of_added(token) != Kind.ADDED:
+            flags[token["content"]]["special"] = False
+    post_processor = content.get("post_processor")
+    moves_offsets_only = all(step["type"] == "ByteLevel" for step in flat("post_processor", post_processor))
+    return to_special_handling(flags, post_processor if with_post_processor and not moves_offsets_only else None)
+
+
+def _in_order(entries: dict[int, Entry]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
+    """Tokens and kinds by id. Raises ValueError for a gap."""
+    if missing := set(range(len(entries))) - entries.keys():
+        raise ValueError(f"no token has the id {min(missing)}")
+    tokens, kinds = zip(*(entries[i] for i in range(len(entries))), strict=True)
+    return tokens, kinds
+
+
+def _splits(pre_tokenizer: dict[str, Any] | None) -> tuple[list[dict[str, Any]], str | None]:
+    """The steps that split text before the pattern, and the pattern. Raises ValueError unless ByteLevel is the last."""
+    *before, last = [*flat("pre_tokenizer", pre_tokenizer)] or [{}]
+    if last.get("type") != "ByteLevel":
+        raise ValueError(f"its pre_tokenizer does not end with ByteLevel, but with {last.get('type')!r:.40}")
+    if last.get("add_prefix_space", True):
+        raise ValueError("it puts a space before text that has none (add_prefix_space): 'a' becomes ' a'")
+    pattern: str | None = PATTERNS["gpt2"] if last.get("use_regex", True) else None
+    match before:
+        case [*others, {"type": "Split", "pattern": {"Regex": str(found)}, "behavior": "Isolated", "invert": False}]:
+            before, pattern = (others, found) if pattern is None else (before, pattern)
+    if before == [{"type": "Digits", "individual_digits": True}] and pattern == PATTERNS["gpt2"]:
+        return [], DIGITS_THEN_GPT2
+    for step in before:
+        if not keeps_characters(step):
+            raise ValueError(f"its pre_tokenizer {step['type']!r:.40} removes characters, such as the space in 'a b'")
+    return before, pattern
+
+
+def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]:
+    pairs: list[MergePair] = []
+    for rank, merge in enumerate(model.get("merges", [])):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):
+            raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third one")
+        pairs.append((ids[parts[0]], ids[parts[1]]))
+    if len(set(pairs)) < len(pairs):
+        raise ValueError("it has a merge twice")
+    return tuple(pairs)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,7 +12,7 @@ from itertools import count, pairwise
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from chatmill.tokenizer.vocabulary.preprocessing import float32, splits_only
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, float32, splits_only
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -239,3 +240,54 @@ def to_special_handling(added: Mapping[str, Mapping[str, bool]], post_processor:
     content["post_processor"] = post_processor
     content = {key: value for key, value in content.items() if value}
     return json.dumps(content, sort_keys=True, ensure_ascii=False) if content else None
+
+
+# How files write tokens.
+
+BYTE_LEVEL_SUBWORD_PREFIX = "→"  # before WordPiece continuations; not in the byte-level alphabet
+UNUSED_ENTRY = re.compile(r"\[unused\d+\]")  # the names of unused entries in BERT's vocabularies
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_TO_UNICODE = {byte: chr(byte) for byte in _PRINTABLE} | {
+    byte: chr(0x100 + place) for place, byte in enumerate(sorted(set(range(256)) - set(_PRINTABLE)))
+}
+_UNICODE_TO_BYTE = {letter: byte for byte, letter in _BYTE_TO_UNICODE.items()}
+Entry = tuple[bytes, Kind]
+
+
+def id_to_piece(vocabulary: Vocabulary, i: int) -> str:
+    """How the file writes a token: in the byte-level alphabet, as SentencePiece does, or as plain text."""
+    token, kind = vocabulary.tokens[i], vocabulary.kinds[i]
+    if kind >= Kind.CONTROL:
+        return token.decode()
+    if kind == Kind.FALLBACK:
+        return f"<0x{token[0]:02X}>"
+    match vocabulary.spelling:
+        case "marked":
+            return token.decode().replace(" ", METASPACE)
+        case "plain":
+            return (CONTINUING_SUBWORD_PREFIX if kind == Kind.CONTINUATION else "") + token.decode()
+    letters = "".join(map(_BYTE_TO_UNICODE.__getitem__, token))
+    return BYTE_LEVEL_SUBWORD_PREFIX + letters if kind == Kind.CONTINUATION else letters
+
+
+def sentencepiece_entry(piece: str) -> Entry:
+    """The bytes and the kind of a text piece, as SentencePiece writes it."""
+    if re.fullmatch(r"<0x[0-9A-F]{2}>", piece):
+        return bytes.fromhex(piece[3:5]), Kind.FALLBACK
+    return piece.replace(METASPACE, " ").encode(), Kind.NORMAL
+
+
+def byte_level_entry(piece: str) -> Entry:
+    """The bytes and the kind of a piece in letters of the byte-level alphabet. Raises ValueError for other letters."""
+    letters = piece.removeprefix(BYTE_LEVEL_SUBWORD_PREFIX)
+    if not letters or not all(map(_UNICODE_TO_BYTE.__contains__, letters)):
+        raise ValueError(f"its piece {piece!r:.80} is not in the byte-level alphabet")
+    return bytes(map(_UNICODE_TO_BYTE.__getitem__, letters)), Kind.NORMAL if letters == piece else Kind.CONTINUATION
+
+
+def plain_entry(piece: str) -> Entry:
+    """The bytes and the kind of an entry of a plain-text WordPiece vocabulary."""
+    if UNUSED_ENTRY.fullmatch(piece):
+        return piece.encode(), Kind.UNUSED
+    text = piece.removeprefix(CONTINUING_SUBWORD_PREFIX)
+    return (text.encode(), Kind.CONTINUATION) if text and text != piece else (piece.encode(), Kind.NORMAL)
