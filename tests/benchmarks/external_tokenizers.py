@@ -9,7 +9,7 @@ file (tests/support/original_tokenizers.py). Every reader is the program that th
     tokenizer.json                  `tokenizers`, which finds control tokens in text
     tokenizer.pkl, .tiktoken        tiktoken with allowed_special="all", which does too
     tokenizer.model                 sentencepiece
-    tokenizer.bin                   chatmill, memory-mapped; without runs of over 1,100 characters, on which it is slow
+    tokenizer.bin                   chatmill, memory-mapped
     tokenizer.llama2c.bin           an engine in C that merges by score, where that is called exact
     loaded                          `chatmill.tokenizer.load` of the original file
 
@@ -52,7 +52,6 @@ from support.original_tokenizers import LLAMA3, LLAMA3_SPECIAL, Encode, Original
 FILES = ("*tokenizer.json", "tekken*.json", "*.tiktoken", "*.model", "*.model.v*", "tokenizer.bin")
 FINDS_CONTROLS = ("tokenizer.json", "tokenizer.pkl", "tokenizer.tiktoken")
 METASPACE = "\u2581"
-SLOW, LONGEST = ("tokenizer.bin",), 1_100  # the time that a slow reader takes grows with the square of a run's length
 SHOWN = 12  # ids of an example, from the first that differs
 
 
@@ -133,8 +132,7 @@ def compare(reader: str, called: str, encode: Encode, original: Original, all_te
     rows = [
         row
         for row in zip(all_texts.texts, all_texts.categories, expected, strict=True)
-        if ((finds and all_texts.parsed) or not skip(original, row[0], row[2]))
-        and (reader not in SLOW or len(row[0]) < LONGEST or row[1] != "runs")
+        if (finds and all_texts.parsed) or not skip(original, row[0], row[2])
     ]
     return _compare_rows(reader, called, encode, rows, all_texts)
 

@@ -147,7 +147,8 @@ def first_token(file: Path, index: int) -> None:
 
 def verify(file: Path) -> None:
     """Check all checksums of a tokenizer.bin."""
-    BinaryTokenizer(file).close()
+    with closing(BinaryTokenizer(file)) as binary:
+        binary.verify()
 
 
 def main(file: str, vocab_size: str = "32768") -> None:

@@ -91,7 +91,7 @@ def rewritten(source, target, **changes):
         ({"general__architecture": "gemma3"}, "architecture 'gemma3': expected one of llama, qwen2, qwen3: llama.cpp"),
         ({"tokenizer__ggml__pre": "tekken"}, "pre 'tekken': its split pattern is not known: expected one of deepseek"),
         ({"tokenizer__ggml__model": "t5"}, "model 't5': expected gpt2 or llama"),
-        ({"tokenizer__ggml__tokens": None}, "expected up to 1,048,576 tokenizer.ggml.tokens"),
+        ({"tokenizer__ggml__tokens": None}, "expected tokenizer.ggml.tokens"),
         ({"tokenizer__ggml__tokens": ["a", "b"]}, "and as many tokenizer.ggml.token_type"),
         ({"tokenizer__ggml__merges": ["a b c"]}, r"its merge 0, 'a b c', is not of two tokens"),
         ({"tokenizer__ggml__merges": [1, 2]}, "not a tokenizer that chatmill can read"),

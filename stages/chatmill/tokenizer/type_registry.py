@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, Self, cast
 
-from pydantic import BaseModel, create_model, model_validator
+from pydantic import BaseModel, model_validator
 
 from chatmill.conversation import CONTROL_TOKENS
 from chatmill.pipeline.params_file import PositiveInt, section_errors, suggest
@@ -50,9 +50,7 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
             known = {*type(self).model_fields, *names}
             raise ValueError(f"unknown parameter train_tokenizer.{unknown[0]}{suggest(unknown[0], known)}")
         chosen = load_type(self.type)
-        fields: dict[str, Any] = {self.type: (chosen.Settings, ...)}
-        section = create_model("Section", **fields)
-        if errors := list(section_errors("train_tokenizer", {self.type: self._section}, section)):
+        if errors := section_errors(f"train_tokenizer.{self.type}", self._section, chosen.Settings):
             raise ValueError("; ".join(errors))
         if self.vocab_size % VOCAB_SIZE_MULTIPLE:
             raise ValueError(

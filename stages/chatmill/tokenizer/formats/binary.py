@@ -86,7 +86,10 @@ def read_binary(file: Path) -> Vocabulary:
 
 
 class BinaryTokenizer:
-    """A mapped tokenizer.bin: any token in constant time. Raises ValueError if the file is damaged."""
+    """A mapped tokenizer.bin: any token in constant time, without reading the rest.
+
+    Raises ValueError if the footer or the index is damaged; `verify` and `vocabulary` check the rest.
+    """
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -103,9 +106,8 @@ class BinaryTokenizer:
         index = self._map[end:]
         if _checksum(index[:-_FOOTER_CHECKSUM_SIZE], _FOOTER_CHECKSUM_SIZE) != index[-_FOOTER_CHECKSUM_SIZE:]:
             raise self._error("its index is damaged")
-        if _block_checksums(self._map[:end]) != index[length : -_FOOTER.size - _FOOTER_CHECKSUM_SIZE]:
-            raise self._error("its tokens are damaged")
         self._description: dict[str, Any] = json.loads(index[:length])
+        self._sums = index[length : -_FOOTER.size - _FOOTER_CHECKSUM_SIZE]
         self._index, self._merges = end, end - _SPAN.size * merges
         self._kinds = self._merges - self.vocab_size
         self._starts = memoryview(self._map)[self._kinds - 4 * (self.vocab_size + 1) : self._kinds].cast("I")
@@ -118,6 +120,7 @@ class BinaryTokenizer:
 
     def vocabulary(self) -> Vocabulary:
         """The complete vocabulary. Raises ValueError if its fingerprint is not the one in the index."""
+        self.verify()
         about = self._description
         vocabulary = Vocabulary(
             type=about["type"],
@@ -133,6 +136,10 @@ class BinaryTokenizer:
         if vocabulary.fingerprint != about["fingerprint"]:
             raise self._error("its fingerprint differs from the one in its index")
         return vocabulary
+
+    def verify(self) -> None:
+        if _block_checksums(self._map[: self._index]) != self._sums:
+            raise self._error("its tokens are damaged")
 
     def close(self) -> None:
         self._starts.release()

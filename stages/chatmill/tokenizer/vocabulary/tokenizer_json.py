@@ -229,14 +229,13 @@ def _sentencepiece(
     It keeps its steps, unless they are those that chatmill writes.
     """
     _check_sentencepiece(content["model"], ids, scores)
-    steps = None
     inexact = scores if scores is not None and scores != list(map(float32, scores)) else []
     entries = _entries(ids, sentencepiece_entry, content)
     scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
-    if inexact or scored_added or any(content.get(place) != step for place, step in SENTENCEPIECE_STEPS.items()):
-        steps = from_tokenizers_json(content, inexact)
-    elif not any(token.startswith(UNUSED_PREFIX.encode()) for token, _ in entries.values()):
-        steps = from_tokenizers_json(content)  # only chatmill writes such names; others take U+2581 for a space
+    # Only chatmill writes such names; other programs take U+2581 in text for a space
+    is_own = any(token.startswith(UNUSED_PREFIX.encode()) for token, _ in entries.values())
+    is_own &= all(content.get(place) == step for place, step in SENTENCEPIECE_STEPS.items())
+    steps = None if is_own and not inexact and not scored_added else from_tokenizers_json(content, inexact)
     special = _special_handling(content)
     if unknown is not None and not entries[unknown][0].startswith(UNUSED_PREFIX.encode()):
         entries[unknown] = entries[unknown][0], Kind.UNKNOWN
@@ -382,6 +381,4 @@ def _merges(model: dict[str, Any], ids: dict[str, int]) -> tuple[MergePair, ...]
         if len(parts) != 2 or not all(part in ids for part in (*parts, "".join(parts))):
             raise ValueError(f"its merge {rank}, {merge!r:.80}, is not of two tokens that make a third one")
         pairs.append((ids[parts[0]], ids[parts[1]]))
-    if len(set(pairs)) < len(pairs):
-        raise ValueError("it has a merge twice")
     return tuple(pairs)
