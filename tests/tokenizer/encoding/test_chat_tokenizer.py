@@ -1,5 +1,6 @@
 import json
 import random
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -89,13 +90,10 @@ def test_control_ids_follow_text_in_order_and_fill_up_to_a_multiple_of_64(tokeni
 def encode_slowly(tokenizer, parts):
     """Each span is encoded by itself, and a token has the loss of its first byte."""
     for span in spans(parts):
-        if span[0].control:
-            yield tokenizer.special[span[0].text], span[0].loss
-            continue
-        by_byte, position = [part.loss for part in span for _ in part.text.encode()], 0
-        for i in tokenizer.encode("".join(part.text for part in span)):
-            yield i, by_byte[position]
-            position += len(tokenizer.token_bytes[i])
+        text, losses = "".join(part.text for part in span), [part.loss for part in span for _ in part.text.encode()]
+        ids = [tokenizer.special[text]] if span[0].control else tokenizer.encode(text)
+        starts = accumulate((len(tokenizer.token_bytes[i]) for i in ids), initial=0)
+        yield from ((i, losses[start]) for i, start in zip(ids, starts, strict=False))
 
 
 @pytest.mark.parametrize("template", ["chatml", "markers"])

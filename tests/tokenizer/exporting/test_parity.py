@@ -157,13 +157,18 @@ def test_greedy_readers_give_the_same_where_formats_json_says_so(exported, text)
     _, records = read_sequentially(exported.out / "tokenizer.llama2c.bin", original.vocab_size, 1)
     ids = {token: i for i, (token, _) in enumerate(records)}
     found = []
-    for piece, _ in Split(
-        Regex(original.vocabulary.pattern or "\u2581|[^\u2581]+"), "removed", invert=True
-    ).pre_tokenize_str(text[:500]):
-        units = [piece.encode()[i : i + 1] for i in range(len(piece.encode()))]
+    split = Split(Regex(original.vocabulary.pattern or "\u2581|[^\u2581]+"), "removed", invert=True)
+    for piece, _ in split.pre_tokenize_str(text[:500]):
+        units = [bytes([byte]) for byte in piece.encode()]
         if exported.name in ("char", "sentencepiece-bpe"):
-            units = [
-                u for c in piece for u in ([c.encode()] if c.encode() in ids else [bytes([b]) for b in c.encode()])
-            ]
+            characters = [character.encode() for character in piece]
+            units = [u for c in characters for u in ([c] if c in ids else [bytes([b]) for b in c])]
         found += join_by_score(units, ids, records)
     assert found == original.encode(text[:500])
+
+
+def test_all_that_read_a_tokenizer_json_take_names_of_control_tokens_for_the_tokens(exported):
+    found = exported.formats["huggingface"]["readers"]
+    assert set(found) == {"tokenizers", "transformers", "transformers.js", "ONNX Runtime GenAI"}
+    assert all(each[0].get("example") == "<|bos|>" or "load" in each[0]["reason"] for each in found.values())
+    assert found["transformers"][0]["example"] == "<|bos|>"

@@ -208,18 +208,21 @@ def test_what_is_no_tokenizer_is_refused_by_what_it_seems_to_be(content, message
         assert str(error.value).startswith(f"{tmp_path / 't'}{message}") and str(error.value).count("/t:") == 1
 
 
-def build_lossy(folder, normalizer):
-    return external_tokenizers.built(folder, external_tokenizers.byte_level(normalizer=normalizer)).path
+def build_lossy(folder, *tokens, **settings):
+    content = external_tokenizers.byte_level(**settings) | {"added_tokens": [*tokens]}
+    return external_tokenizers.built(folder, content).path
 
 
 WITHOUT_BYTES = external_tokenizers.VERBATIM | {"byte_fallback": False, "character_coverage": 0.98}
+MASK = external_tokenizers.added(400, "mask", lstrip=True, special=False)
 LOSSY = {
     r"t\.model: it changes text, '.*' into '.*': its tokens are not the bytes of the text": external_tokenizers.t5_like,
     r"t\.model: it changes or loses some text: its": lambda folder: external_tokenizers.train_model(
         folder, model_type="bpe", **WITHOUT_BYTES
     ),
-    "json: it changes text, 'Café' into 'café'": lambda folder: build_lossy(folder, Lowercase()),
-    "json: it changes or loses some text": lambda folder: build_lossy(folder, Replace("\u24e9", "z")),
+    "json: it changes text, 'Café' into 'café'": lambda folder: build_lossy(folder, normalizer=Lowercase()),
+    "json: it changes or loses some text": lambda folder: build_lossy(folder, normalizer=Replace("\u24e9", "z")),
+    "json: it changes or loses some text: its tokens": lambda folder: build_lossy(folder, MASK),
 }
 
 
