@@ -160,7 +160,8 @@ def choose_backend(vocabulary: Vocabulary) -> Backend:
         return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
     is_sentencepiece = sentencepiece_unsupported_reason(vocabulary) is None
     backend = _SentencePiece(vocabulary) if is_sentencepiece else Tokenizers(vocabulary)
-    return _Metaspace(vocabulary, backend) if vocabulary.spelling == "marked" and vocabulary.steps is None else backend
+    has_bytes = Kind.FALLBACK in vocabulary.kinds and vocabulary.steps is None
+    return _Metaspace(vocabulary, backend) if has_bytes else backend
 
 
 class _Bytes(Backend):
@@ -209,7 +210,10 @@ class Tokenizers(Backend):
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         super().__init__(vocabulary)
-        self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
+        try:
+            self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
+        except Exception as error:  # tokenizers raises no narrower one
+            raise ValueError(f"`tokenizers` rejects it: {error}") from error
 
     def encode(self, texts: list[str]) -> list[Array]:
         encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import has_footer, read_binary
 from chatmill.tokenizer.formats.gguf_files import is_gguf, read_gguf, vocabulary_of
@@ -22,7 +23,7 @@ from chatmill.tokenizer.formats.tiktoken_files import (
     vocabulary_file_of,
 )
 from chatmill.tokenizer.formats.validation import check_vocabulary
-from chatmill.tokenizer.vocabulary.preprocessing import adds_prefix_space, changed_text, drop_harmless_steps
+from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, adds_prefix_space, drop_harmless_steps
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json
@@ -105,8 +106,11 @@ def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
     plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps), special_handling=special_handling)
     if plain.lossless:
         return plain
-    if plain.steps is not None and (example := changed_text(plain.steps)):
-        raise ValueError("it changes text, {!r} into {!r}: its tokens are not the bytes of the text".format(*example))
+    encode = choose_backend(plain).encode_one
+    for text in NORMALIZATION_SAMPLES:
+        other = b"".join(plain.tokens[i] for i in encode(text)).decode(errors="replace")
+        if other != text:
+            raise ValueError(f"it changes text, {text!r} into {other!r}: its tokens are not the bytes of the text")
     raise ValueError("it changes or loses some text: its tokens are not the bytes of the text")
 
 

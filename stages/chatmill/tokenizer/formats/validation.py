@@ -3,7 +3,7 @@
 import math
 
 from chatmill.tokenizer.vocabulary.patterns import check_expression, check_pattern
-from chatmill.tokenizer.vocabulary.preprocessing import open_steps, patterns_of
+from chatmill.tokenizer.vocabulary.preprocessing import patterns_of
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Kind, Vocabulary, id_to_piece
 
 
@@ -17,9 +17,6 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
         if any(vocabulary.kinds[i] for i in pair):
             raise ValueError(f"its merge {rank} is not of two text tokens")
     if vocabulary.steps is not None:
-        preprocess = open_steps(vocabulary.steps)
-        if vocabulary.spelling == "marked" and " " in preprocess("a b"):
-            raise ValueError("its preprocessing does not write spaces as U+2581")
         for pattern in patterns_of(vocabulary.steps):
             check_expression(pattern)
     if vocabulary.pattern is not None:

@@ -10,13 +10,11 @@ A vocabulary keeps them as JSON, in the words of the library that they come from
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_float
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, NormalizerSpec, TrainerSpec
-from tokenizers import Tokenizer
+from sentencepiece.sentencepiece_model_pb2 import NormalizerSpec
 
 METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -121,39 +119,6 @@ def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
         yield from flat(place, one)
 
 
-def open_steps(steps: str) -> Callable[[str], str]:
-    """Text to what the steps make of it, as one text. Raises ValueError if their library rejects them."""
-    library, content = library_of(steps)
-    try:
-        return _sentencepiece(to_normalizer_spec(steps)) if library == "sentencepiece" else _tokenizers(content)
-    except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"{library} rejects its preprocessing: {error}") from error
-
-
-def _sentencepiece(spec: NormalizerSpec) -> Callable[[str], str]:
-    model = ModelProto(normalizer_spec=spec, trainer_spec=TrainerSpec(model_type=TrainerSpec.UNIGRAM))
-    model.pieces.add(piece="\uffff", score=0, type=ModelProto.SentencePiece.UNKNOWN)
-    model.pieces.add(piece="\ufffe", score=0)
-    normalize: Callable[[str], str] = SentencePieceProcessor(model_proto=model.SerializeToString()).normalize
-    return normalize
-
-
-def _tokenizers(content: dict[str, Any]) -> Callable[[str], str]:
-    tokenizer_json: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
-    tokenizer_json |= {"post_processor": None, "decoder": None, "model": {"type": "BPE", "vocab": {}, "merges": []}}
-    tokenizer_json |= {place: content[place] for place in ("normalizer", "pre_tokenizer")}
-    tokenizer = Tokenizer.from_str(json.dumps(tokenizer_json))
-    normalizer, pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
-
-    def preprocess(text: str) -> str:
-        normalized = normalizer.normalize_str(text) if normalizer else text
-        if pre_tokenizer is None:
-            return normalized
-        return "".join(stretch for stretch, _ in pre_tokenizer.pre_tokenize_str(normalized))
-
-    return preprocess
-
-
 def from_tokenizers_json(content: dict[str, Any], scores: Sequence[float] = ()) -> str:
     """The steps of a tokenizer.json, with exact `scores` if given."""
     steps = {place: content.get(place) for place in COMPONENTS} | ({"scores": list(scores)} if scores else {})
@@ -207,10 +172,3 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
         "post_processor": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
     }
-
-
-def changed_text(steps: str) -> tuple[str, str] | None:
-    """A text that the steps change, and the result; None if they change no sample."""
-    preprocess = open_steps(steps)
-    changed = ((text, preprocess(text).replace(METASPACE, " ")) for text in NORMALIZATION_SAMPLES)
-    return next(((text, other) for text, other in changed if text != other), None)
