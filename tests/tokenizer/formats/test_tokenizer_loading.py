@@ -161,6 +161,7 @@ def test_all_files_of_a_tokenizer_are_named(tmp_path):
 
 
 BPE = b'{"model": {"type": "BPE", %s}, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false}}'
+UNIGRAM = b'{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], %s]}, "added_tokens": [%s]}'
 CONTENTS = [
     (b"", ": not a tokenizer, but an empty file: expected a folder, a tokenizer.json, a vocabulary with merges"),
     (
@@ -175,7 +176,7 @@ CONTENTS = [
     ),
     (b"#version: 0.2\nt h\n", f": {MERGES}"),
     (b"t h\r\nth e\r\n", f": {MERGES}"),
-    (b"{", ": Expecting property name"),
+    (b"{", ": not JSON, although it begins like it: Expecting property name"),
     (b'{"a":' * 100_000, ": not a tokenizer that chatmill can read: RecursionError("),
     (b'\xef\xbb\xbf \n{"a": 0}', ": a vocabulary without its merges: put them beside it, such as merges.txt"),
     (b'{"vocab": [0], "a": 1}', ": a JSON object without a model"),
@@ -187,6 +188,9 @@ CONTENTS = [
     (BPE % b'"vocab": {"a": 1}, "merges": []', ": no token has the id 0"),
     (BPE % b'"vocab": {}, "merges": []', ": its model has no vocabulary"),
     (BPE % b'"vocab": {"a": 0}, "merges": 7', ": not a tokenizer that chatmill can read: TypeError("),
+    (UNIGRAM % (b'["a", 0]', b'{"id": 2, "content": "x"}'), ": the name of its token 2, b'x', is a single character, "),
+    (UNIGRAM % (b'["a\\u0000", 0]', b""), ": a token contains the character U+0000, which SentencePiece does not"),
+    (UNIGRAM % (b'["a b", 0]', b""), ": a piece contains a space, which is written as U+2581"),
     (b"\n" + b"a" * 65_534 + b"\0", ": not a SentencePiece model: "),
     (b"\n" + b"a" * 65_535 + b"\0", f": {UNKNOWN}b'{'a' * 24}'"),
     (b" ab\0", f": {UNKNOWN}b'ab\\x00'"),

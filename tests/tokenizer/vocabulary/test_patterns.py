@@ -1,6 +1,6 @@
 import pytest
 
-from chatmill.tokenizer.vocabulary.patterns import check_expression
+from chatmill.tokenizer.vocabulary.patterns import check_expression, check_pattern
 
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 HEAD, SPACES = r"[^\r\n\p{L}\p{N}]?", r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,6 +35,11 @@ HONEST = {
 @pytest.mark.parametrize("pattern", HONEST.values(), ids=HONEST)
 def test_published_patterns_pass(pattern):
     check_expression(pattern)
+
+
+def test_a_pattern_that_leaves_out_a_category_of_characters_is_refused():
+    with pytest.raises(ValueError, match="does not match every character"):
+        check_pattern(r"\p{L}+|\p{N}+|\p{M}+|[\p{P}\p{S}]+|\s+")
 
 
 @pytest.mark.parametrize("pattern", [r"(a+)+$", r"(\w+\s?)*$", r"\s+\s+\s+\s+$"])

@@ -9,9 +9,8 @@ from chatmill.app import arguments
 from chatmill.tokenizer.exporting.exports import ExportFormat, export_all
 from chatmill.tokenizer.exporting.parity import compare_exports, open_original, read_texts
 from chatmill.tokenizer.formats.tokenizer_loading import read_vocabulary
-from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.tokenizer_folder import add_special_tokens, write_folder
-from chatmill.tokenizer.vocabulary.vocabulary import Kind
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, check_vocabulary
 
 FORMATS = get_args(ExportFormat)
 

@@ -49,20 +49,13 @@ class ChatTokenizer:
         if not vocabulary.lossless:
             raise ValueError("the tokenizer changes or loses text: use one that preserves every character")
         self.vocabulary, self.leading_space = vocabulary, leading_space
+        self.vocab_size, self.num_text = len(vocabulary.tokens), vocabulary.num_text
+        self.special = vocabulary.special  # name to id of each control token
+        self.token_bytes = list(vocabulary.tokens)  # the exact bytes of each id; of control and unused ids, their names
+        self.is_text = np.array([kind in TEXT_KINDS for kind in vocabulary.kinds])  # (V,) whether text can produce it
+        self.dtype: np.dtype[np.unsignedinteger[Any]] = np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
+        self._lengths = np.array(list(map(len, vocabulary.tokens)), np.int64)
         self._backend = choose_backend(vocabulary)
-
-    @property
-    def vocab_size(self) -> int:
-        return len(self.vocabulary.tokens)
-
-    @property
-    def num_text(self) -> int:
-        return self.vocabulary.num_text
-
-    @cached_property
-    def is_text(self) -> NDArray[np.bool]:
-        """(V,) bool: whether text can produce each id."""
-        return np.array([kind in TEXT_KINDS for kind in self.vocabulary.kinds])
 
     @cached_property
     def is_written(self) -> NDArray[np.bool]:
@@ -73,26 +66,9 @@ class ChatTokenizer:
         return written
 
     @property
-    def special(self) -> dict[str, int]:
-        return self.vocabulary.special
-
-    @property
     def fingerprint(self) -> str:
         """Equal for equal tokenizers, whatever file they were read from."""
         return self.vocabulary.fingerprint
-
-    @cached_property
-    def token_bytes(self) -> list[bytes]:
-        """The exact bytes of each id; of control and unused ids, their names."""
-        return list(self.vocabulary.tokens)
-
-    @cached_property
-    def dtype(self) -> np.dtype[np.unsignedinteger[Any]]:
-        return np.dtype(np.uint16 if self.vocab_size <= 1 << 16 else np.uint32)
-
-    @cached_property
-    def _lengths(self) -> NDArray[np.int64]:
-        return np.array([len(token) for token in self.vocabulary.tokens], dtype=np.int64)
 
     @overload
     def encode(self, text: str) -> list[int]: ...
@@ -171,14 +147,12 @@ def _chunks(conversations: Sequence[list[Segment]]) -> Iterator[list[list[Segmen
     chunk: list[list[Segment]] = []
     size = 0
     for conversation in conversations:
-        if chunk and not (conversation and conversation[0].control):  # its first token is not to reach back
+        reaches_back = not (conversation and conversation[0].control)  # as its first token could
+        if chunk and (reaches_back or size >= CHUNK_CHARACTERS):
             yield chunk
             chunk, size = [], 0
         chunk.append(conversation)
         size += sum(len(segment.text) for segment in conversation)
-        if size >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
     if chunk:
         yield chunk
 

@@ -35,6 +35,7 @@ from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, byte_pair
 ExportFormat = Literal["binary", "llama2c", "tiktoken_pickle", "tiktoken", "huggingface", "sentencepiece"]
 Encode = Callable[[str], list[int]]
 EXACT: dict[str, Any] = {"exact": True}
+INEXACT: dict[str, Any] = {"exact": False}
 METASPACE_REASON = "U+2581 in text becomes a space; chatmill's own files preserve it"
 ROUNDING_REASON = "`tokenizers` adds scores in double precision and normalises by graphemes: a few texts differ"
 MOST_CANDIDATES = 3000  # words tried in the search for a text that two formats encode differently
@@ -89,12 +90,15 @@ def export(format: ExportFormat, tokenizer_folder: Path, vocabulary: Vocabulary,
             if reason := sentencepiece_unsupported_reason(vocabulary):
                 return _differs(vocabulary, reason, make_rank_encoder(vocabulary, None))
             shutil.copyfile(tokenizer_folder / SENTENCEPIECE_MODEL, out / SENTENCEPIECE_MODEL)
-            exact = EXACT if vocabulary.steps is not None else {"exact": False, "reason": METASPACE_REASON}
-            return {"files": [SENTENCEPIECE_MODEL]} | exact
+            inexact = INEXACT | _because(METASPACE_REASON)
+            return {"files": [SENTENCEPIECE_MODEL]} | (inexact if vocabulary.steps is None else EXACT)
 
 
 def _differs(vocabulary: Vocabulary, reason: str, other: Encode) -> dict[str, Any]:
-    example = differing_text(vocabulary, other)
+    return _because(reason, differing_text(vocabulary, other))
+
+
+def _because(reason: str, example: str | None = None) -> dict[str, Any]:
     return {"reason": reason} | ({} if example is None else {"example": example})
 
 
@@ -104,19 +108,14 @@ def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
         return EXACT
-    reason = f"the original always takes {found!r} in text for the token, which is text here"
-    return {"exact": False, "reason": reason, "example": found}
+    return INEXACT | _because(f"the original always takes {found!r} in text for the token, which is text here", found)
 
 
 def _in_tiktoken(vocabulary: Vocabulary) -> dict[str, Any]:
     """What differs if the original strips the blanks around special tokens, as tiktoken does not."""
     for name, flags in vocabulary.flags.items():
         if flag := next((flag for flag in ("lstrip", "rstrip", "single_word") if flags.get(flag)), None):
-            return {
-                "exact": False,
-                "reason": f"tiktoken ignores the {flag} of special tokens",
-                "example": f"a {name} b",
-            }
+            return INEXACT | _because(f"tiktoken ignores the {flag} of special tokens", f"a {name} b")
     return _as_text(vocabulary)
 
 
@@ -125,29 +124,29 @@ def _sequential(vocabulary: Vocabulary) -> dict[str, Any]:
     if reason is None:
         return EXACT
     other = make_rank_encoder(vocabulary, vocabulary.pattern, _places_by_score(vocabulary))
-    return {"exact": False} | _differs(vocabulary, reason, other)
+    return INEXACT | _differs(vocabulary, reason, other)
 
 
 def _huggingface(vocabulary: Vocabulary) -> dict[str, Any]:
-    steps, special, added = vocabulary.steps, vocabulary.special, vocabulary.added_tokens
-    if doubled := next((name for name in special if name.encode() in vocabulary.text_tokens), None):
+    steps, added = vocabulary.steps, vocabulary.added_tokens
+    if doubled := next((name for name in vocabulary.special if name.encode() in vocabulary.text_tokens), None):
         reason = "a special token has the name of a token of text, and `tokenizers` finds one id"
-        return {"exact": False, "reason": reason, "example": doubled}
+        return INEXACT | _because(reason, doubled)
     if assumed := vocabulary.handling.get("assumed"):
         reason = f"its files do not say which entries are special tokens: {', '.join(assumed[:3])} are taken for them"
-        return {"exact": False, "reason": reason, "example": assumed[0]}
+        return INEXACT | _because(reason, assumed[0])
     if vocabulary.spelling != "marked" or (steps is not None and library_of(steps)[0] == "tokenizers"):
         return EXACT
     if steps is None:
-        return {"exact": False, "reason": METASPACE_REASON}
+        return INEXACT | _because(METASPACE_REASON)
     _, content = library_of(steps)
     plain = not content["charsmap"] and not content["remove_extra_whitespaces"]
     if plain and added:
         reason = "`tokenizers` puts a space before each text between user-defined pieces"
-        return {"exact": False, "reason": reason, "example": f"a{added[0].content}"}
+        return INEXACT | _because(reason, f"a{added[0].content}")
     if plain and vocabulary.algorithm == "merge" and Kind.FALLBACK in vocabulary.kinds:
         return EXACT
-    return {"exact": False} | _differs(vocabulary, ROUNDING_REASON, Tokenizers(vocabulary).encode_one)
+    return INEXACT | _differs(vocabulary, ROUNDING_REASON, Tokenizers(vocabulary).encode_one)
 
 
 def make_rank_encoder(

@@ -15,12 +15,11 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, TokenType, quants
 from numpy.typing import NDArray
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
-from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, DIGITS_THEN_GPT2, PATTERNS
 from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, to_normalizer_spec
 from chatmill.tokenizer.vocabulary.sentencepiece_model import from_model_proto
 from chatmill.tokenizer.vocabulary.tokenizer_json import byte_level_splits, from_json
-from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary
+from chatmill.tokenizer.vocabulary.vocabulary import Kind, Vocabulary, check_vocabulary
 
 SHORT_GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = "llama-bpe"  # the one that takes a piece that is a token as it is

@@ -215,9 +215,8 @@ def read_tiktoken_pickle(file: Path) -> Vocabulary:
     """The vocabulary in a pickled `tiktoken.Encoding`, without unpickling it."""
     try:
         state = _interpret(file.read_bytes())
-        if not isinstance(state, dict) or {key: type(value) for key, value in state.items()} != _FIELDS:
-            fields = [key for key in state if isinstance(key, str)] if isinstance(state, dict) else []
-            raise ValueError(f"its state has the fields {fields!r:.80}; expected {', '.join(_FIELDS)}")
+        if {key: type(value) for key, value in state.items()} != _FIELDS:
+            raise ValueError(f"its state is not that of one: expected {', '.join(_FIELDS)}")
         for field, expected in (("mergeable_ranks", bytes), ("special_tokens", str)):
             if not all(type(key) is expected and type(value) is int for key, value in state[field].items()):
                 raise ValueError(f"{field}: expected a mapping from {expected.__name__} to int")

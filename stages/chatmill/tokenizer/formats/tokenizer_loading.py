@@ -22,12 +22,11 @@ from chatmill.tokenizer.formats.tiktoken_files import (
     read_vocab_txt,
     vocabulary_file_of,
 )
-from chatmill.tokenizer.formats.validation import check_vocabulary
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, adds_prefix_space, drop_harmless_steps
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
 from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json
-from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, to_special_handling
+from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, check_vocabulary, to_special_handling
 
 READERS: dict[str, Callable[[Path], Vocabulary]] = {  # by format
     "gguf": lambda file: vocabulary_of(read_gguf(file).fields),
@@ -74,7 +73,10 @@ def detect_format(file: Path) -> str:
 
 
 def _detect_json(file: Path, data: bytes) -> str:
-    content: dict[str, Any] = json.loads(data)
+    try:
+        content: dict[str, Any] = json.loads(data)
+    except ValueError as error:
+        raise ValueError(f"{file}: not JSON, although it begins like it: {error}") from error
     if isinstance(content.get("vocab"), list) and "config" in content:
         raise ValueError(f"{file}: Mistral's tekken.json, which is not supported: use the model's tokenizer.json")
     if not content or not all(type(i) is int for i in content.values()):

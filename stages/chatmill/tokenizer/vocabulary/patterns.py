@@ -43,6 +43,8 @@ ANYTHING = r"[\s\S]+"
 PATTERN_SAMPLE = (
     "It's 2024,\r\n\r\n  the CAFÉ'S naïve\u00a0\u3000re\u0301sumé...\t\t中文🙂 ½٣Ⅷ <|x|>\n don't_STOP ſ'ſ\u2028!!  \n "
 )
+# One character of each Unicode category
+CATEGORIES = "\0 !$()+-0A^_a\xa6\xaa\xab\xad\xb2\xbb\u01c5\u02b0\u0300\u0378\u0488\u0903\u16ee\u2028\u2029\ue000"
 
 HARD_CHARACTERS = "a1 \n!.-'中"
 HARD_LENGTH = 2000
@@ -79,7 +81,7 @@ def check_pattern(pattern: str) -> None:
     pieces = [match[0] for match in regex.finditer(pattern, PATTERN_SAMPLE)]
     if not all(pieces):
         raise ValueError(f"the pattern {pattern!r:.80} matches the empty string, so characters would be lost")
-    if "".join(pieces) != PATTERN_SAMPLE:
+    if "".join(pieces) != PATTERN_SAMPLE or any(not regex.match(pattern, character) for character in CATEGORIES):
         raise ValueError(f"the pattern {pattern!r:.80} does not match every character")
     for name, others in {"tiktoken": _tiktoken_pieces(pattern), "Oniguruma": _oniguruma_pieces(pattern)}.items():
         if others != pieces:

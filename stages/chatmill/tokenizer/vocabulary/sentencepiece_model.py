@@ -110,15 +110,20 @@ def from_model_proto(model: ModelProto, *, is_own: bool = False) -> Vocabulary:
         scored = zip(model.pieces, kinds, strict=True)
         scores = tuple(piece.score if kind < Kind.FALLBACK else NO_RANK for piece, kind in scored)
         return Vocabulary("sentencepiece", "viterbi", None, tokens, kinds, scores, steps=steps)
-    unused = (token for token, kind in zip(tokens, kinds, strict=True) if kind == Kind.UNUSED)
-    if not all(token.startswith(UNUSED_PREFIX.encode()) for token in unused):
+    entries = list(zip(tokens, kinds, strict=True))
+    if any(kind == Kind.UNUSED and not token.startswith(UNUSED_PREFIX.encode()) for token, kind in entries):
         raise ValueError("it has unused pieces, which SentencePiece still merges into others")
+    texts = {token.decode() for token, kind in entries if kind == Kind.NORMAL}
+    if lost := next((text for text in texts if not texts.issuperset(text)), None):
+        raise ValueError(f"its piece {lost!r:.80} has a character that is not a piece")
     merges = _merges(tokens, kinds, [piece.score for piece in model.pieces])
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, rank_scores(tokens, kinds, merges), merges, steps)
 
 
 def _entry(piece: ModelProto.SentencePiece) -> tuple[bytes, Kind]:
     kind = _KINDS[piece.type]
+    if kind in (Kind.NORMAL, Kind.ADDED) and " " in piece.piece:
+        raise ValueError(f"its piece {piece.piece!r:.80} contains a space, which is written as U+2581")
     if kind == Kind.ADDED:
         return piece.piece.replace(METASPACE, " ").encode(), kind
     if kind == Kind.UNKNOWN and piece.piece.startswith(UNUSED_PREFIX):

@@ -228,7 +228,7 @@ def _sentencepiece(
 
     It keeps its steps, unless they are those that chatmill writes.
     """
-    _check_sentencepiece(content["model"], ids, scores)
+    _check_sentencepiece(content, ids, scores)
     inexact = scores if scores is not None and scores != list(map(float32, scores)) else []
     entries = _entries(ids, sentencepiece_entry, content)
     scored_added = scores is not None and any(kind == Kind.ADDED for _, kind in entries.values())
@@ -248,9 +248,12 @@ def _sentencepiece(
     return Vocabulary("sentencepiece", "merge", None, tokens, kinds, scored, merges, steps, special)
 
 
-def _check_sentencepiece(model: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
+def _check_sentencepiece(content: dict[str, Any], ids: dict[str, int], scores: list[float] | None) -> None:
     """Raise ValueError for a model that no format but its own expresses."""
+    model, added = content["model"], {token["content"] for token in content.get("added_tokens", [])}
     fallback, lacks_unknown = bool(model.get("byte_fallback")), scores is not None or model.get("unk_token") is None
+    if any(" " in piece for piece in ids.keys() - added):
+        raise ValueError("a piece contains a space, which is written as U+2581")
     bytes_of = [i for piece, i in ids.items() if sentencepiece_entry(piece)[1] == Kind.FALLBACK]
     if bytes_of and (not fallback or (scores is not None and any(scores[i] > NO_RANK for i in bytes_of))):
         raise ValueError("its byte pieces, such as <0x0A>, also match that text")
