@@ -52,13 +52,12 @@ class TokenizerParameters(BaseModel, extra="allow", frozen=True):
         chosen = load_type(self.type)
         if errors := section_errors(f"train_tokenizer.{self.type}", self._section, chosen.Settings):
             raise ValueError("; ".join(errors))
+        size = f"train_tokenizer.vocab_size = {self.vocab_size}"
         if self.vocab_size % VOCAB_SIZE_MULTIPLE:
-            raise ValueError(
-                f"train_tokenizer.vocab_size = {self.vocab_size}: expected a multiple of {VOCAB_SIZE_MULTIPLE}"
-            )
+            raise ValueError(f"{size}: expected a multiple of {VOCAB_SIZE_MULTIPLE}")
         least = -(-(chosen.MINIMUM + self.num_controls) // VOCAB_SIZE_MULTIPLE) * VOCAB_SIZE_MULTIPLE
         if self.vocab_size < least:
-            raise ValueError(f"train_tokenizer.vocab_size = {self.vocab_size}: {self.type} needs at least {least}")
+            raise ValueError(f"{size}: {self.type} needs at least {least}")
         return self
 
 

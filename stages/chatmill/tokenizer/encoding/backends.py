@@ -65,8 +65,7 @@ def to_tiktoken_encoding(vocabulary: Vocabulary) -> tiktoken.Encoding:
 
     The name, its only free field, has what `from_ranks` needs beside the ranks.
     """
-    reason = tiktoken_unsupported_reason(vocabulary)
-    if reason is not None:
+    if reason := tiktoken_unsupported_reason(vocabulary):
         raise ValueError(reason)
     assert vocabulary.pattern is not None, "checked above"
     return tiktoken.Encoding(
@@ -104,9 +103,8 @@ def from_ranks(name: str, pattern: str, ranks: dict[bytes, int], special: dict[s
 
 def _in_order(ranks: dict[bytes, int], special: dict[str, int]) -> tuple[tuple[bytes, ...], tuple[Kind, ...]]:
     """All tokens by id, and their kinds; an empty token, which no text gives, is an unused id."""
-    missing = next((byte for byte in range(256) if bytes([byte]) not in ranks), None)
-    if missing is not None:
-        raise ValueError(f"it has no token for the byte {missing:#04x}")
+    if missing := [byte for byte in range(256) if bytes([byte]) not in ranks]:
+        raise ValueError(f"it has no token for the byte {missing[0]:#04x}")
     listed = [(i, token, Kind.NORMAL) for token, i in ranks.items() if token]
     for name, i in special.items():
         listed.append((i, name.encode(), Kind.UNUSED if name.startswith(UNUSED_PREFIX) else Kind.CONTROL))
@@ -198,11 +196,11 @@ class _Fastokens(_Tiktoken):
             return super().encode_with_special(text, allowed_special)
         fast = self._fastokens.encode_batch_flat([text], split_special_tokens=not allowed_special)[0]
         ids = np.frombuffer(fast, np.uint32)
-        if start < BEFORE_TRIAL + TRIAL:
-            expected = super().encode_with_special(text, allowed_special)
-            self._equal = np.array_equal(ids, expected)
-            return expected
-        return ids
+        if start >= BEFORE_TRIAL + TRIAL:
+            return ids
+        expected = super().encode_with_special(text, allowed_special)
+        self._equal = np.array_equal(ids, expected)
+        return expected
 
 
 class Tokenizers(Backend):

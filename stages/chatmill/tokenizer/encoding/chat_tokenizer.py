@@ -119,9 +119,8 @@ class ChatTokenizer:
         if text.count(CONTROL_PREFIX) == len(controls) and all(name.startswith(CONTROL_PREFIX) for name in names):
             return self._backend.encode_with_special(text, names)
         grouped = spans(parts)
-        encoded = iter(
-            self._backend.encode(["".join(one.text for one in span) for span in grouped if not span[0].control])
-        )
+        texts = ["".join(one.text for one in span) for span in grouped if not span[0].control]
+        encoded = iter(self._backend.encode(texts))
         ids = (np.array([self.special[span[0].text]]) if span[0].control else next(encoded) for span in grouped)
         return np.concatenate([*ids])
 

@@ -1,6 +1,7 @@
 """Compare the exports of a tokenizer with the original in the library that it was made for."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import tiktoken
 from sentencepiece import SentencePieceProcessor
 from tokenizers import ByteLevelBPETokenizer, Tokenizer
 
+from chatmill.pipeline.manifest import read_text
 from chatmill.tokenizer.encoding.backends import choose_backend, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
 from chatmill.tokenizer.formats.tiktoken_files import merges_file_of, read_description, read_ranks
@@ -38,9 +40,11 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
         case "ranks":
             ranks = read_ranks(file)
             name, pattern, special = read_description(file, ranks)
-            return _tiktoken(tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special))
+            encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
+            return Original("tiktoken", _tiktoken(encoding), _tiktoken(encoding, special=True))
         case "pickle":
-            return _tiktoken(to_tiktoken_encoding(vocabulary))
+            encoding = to_tiktoken_encoding(vocabulary)
+            return Original("tiktoken", _tiktoken(encoding), _tiktoken(encoding, special=True))
         case "sentencepiece":
             return Original("sentencepiece", SentencePieceProcessor(model_proto=file.read_bytes()).encode, None)
         case "vocab_and_merges":
@@ -54,17 +58,14 @@ def _chatmill(vocabulary: Vocabulary) -> Encode:
     return lambda texts: [ids.tolist() for ids in encode(texts)]
 
 
-def _tiktoken(encoding: tiktoken.Encoding) -> Original:
-    return Original("tiktoken", encoding.encode_ordinary_batch, _find_special(encoding))
+# With `special`, the names of special tokens in text are the tokens
 
 
-def _find_special(encoding: tiktoken.Encoding) -> Encode:
-    """The names of special tokens in text are the tokens."""
-    return lambda texts: encoding.encode_batch(texts, allowed_special="all")
+def _tiktoken(encoding: tiktoken.Encoding, *, special: bool = False) -> Encode:
+    return partial(encoding.encode_batch, allowed_special="all") if special else encoding.encode_ordinary_batch
 
 
 def _tokenizers(tokenizer: Tokenizer, *, special: bool = False) -> Encode:
-    """With `special`, the names of special tokens in text are the tokens."""
     tokenizer.encode_special_tokens = not special
     tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
     tokenizer.no_padding()
@@ -93,10 +94,7 @@ def open_hugging_face(file: Path) -> Original:
 
 def read_texts(file: Path) -> list[str]:
     """The distinct lines of a text file. Raises ValueError if it is not UTF-8, or a line cannot be encoded."""
-    try:
-        lines = file.read_bytes().decode().split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file}: not UTF-8 at byte {error.start}") from error
+    lines = read_text(file).split("\n")
     for number, line in enumerate(lines, start=1):
         try:
             check_text(line)
@@ -110,15 +108,10 @@ def load_encoders(folder: Path, *, special: bool = False) -> dict[str, Encode]:
 
     The names of control tokens in text are text; with `special` they are the tokens, for the readers that can do so.
     """
-
-    def in_tiktoken(file: Path) -> Encode:
-        encoding = to_tiktoken_encoding(read_vocabulary(file))
-        return _find_special(encoding) if special else encoding.encode_ordinary_batch
-
     readers: dict[str, Callable[[Path], Encode]] = {
         "tokenizer.bin": lambda file: _chatmill(read_vocabulary(file)),
-        "tokenizer.pkl": in_tiktoken,
-        "tokenizer.tiktoken": in_tiktoken,
+        "tokenizer.pkl": lambda file: _tiktoken(to_tiktoken_encoding(read_vocabulary(file)), special=special),
+        "tokenizer.tiktoken": lambda file: _tiktoken(to_tiktoken_encoding(read_vocabulary(file)), special=special),
         "tokenizer.json": lambda file: _tokenizers(Tokenizer.from_file(str(file)), special=special),
         "tokenizer.model": lambda file: SentencePieceProcessor(model_file=str(file)).encode,
     }
@@ -142,9 +135,8 @@ def compare_exports(
     yield f"compared with {original.library}:"
     expected = {text: ids for text, ids in zip(texts, original.encode(list(texts)), strict=True)}
     plain = {text: ids for text, ids in expected.items() if not names_found(special, text, ids)}
-    remark = (
-        f"; skipped {found:,} in which the original finds a special token" if (found := len(texts) - len(plain)) else ""
-    )
+    skipped = len(texts) - len(plain)
+    remark = f"; skipped {skipped:,} in which the original finds a special token" if skipped else ""
     results = {name: _compare(plain, encode) + remark for name, encode in load_encoders(folder).items()}
     if original.encode_with_special is not None:
         known = [text for text in texts if not any(name in text for name in added_names)]

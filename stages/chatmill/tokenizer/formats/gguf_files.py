@@ -64,15 +64,13 @@ class GGUFFile:
         """
         place = self.places[name]
         stored = self.data[place.start : place.start + place.size]
-        if (dtype := _PLAIN.get(place.type)) is not None:
-            plain: NDArray[Any] = stored.view(dtype).reshape(place.shape)
-            return plain
         try:
-            values = quants.dequantize(np.asarray(stored), place.type)
+            plain = _PLAIN.get(place.type)
+            found = quants.dequantize(np.asarray(stored), place.type) if plain is None else stored.view(plain)
         except NotImplementedError as error:
             raise ValueError(f"its tensor {name:.80} is {place.type.name}: a type that is not read") from error
-        found: NDArray[Any] = values.reshape(place.shape)
-        return found
+        shaped: NDArray[Any] = found.reshape(place.shape)
+        return shaped
 
 
 class _Cursor:
@@ -189,23 +187,19 @@ def _byte_level(fields: dict[str, Any], tokens: list[str], types: list[int]) -> 
         known = ", ".join(sorted({*PATTERN_NAMES, *ALIASES}))
         raise ValueError(f"{FIELD}pre {given!r:.80}: its split pattern is not known: expected one of {known}")
     merges = [merge for merge in fields.get(f"{FIELD}merges") or [] if merge]
-    is_text = [type == TokenType.NORMAL for type in types]
-    ids = {token: i for i, token in enumerate(tokens) if is_text[i]}
-    added = [
-        {"id": i, "content": token, "special": types[i] != TokenType.USER_DEFINED}
-        for i, token in enumerate(tokens)
-        if not is_text[i]
-    ]
+    others = [i for i, type in enumerate(types) if type != TokenType.NORMAL]
+    ids = {token: i for i, token in enumerate(tokens) if types[i] == TokenType.NORMAL}
     content = {
-        "added_tokens": added,
+        "added_tokens": [
+            {"id": i, "content": tokens[i], "special": types[i] != TokenType.USER_DEFINED} for i in others
+        ],
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": byte_level_splits(pattern if merges else ANYTHING)},
         "model": {"type": "BPE", "vocab": ids, "merges": merges, "ignore_merges": not merges or pre == LLAMA3},
     }
     type_name = fields.get(TOKENIZER_TYPE)
     vocabulary = from_json(content, type_name if isinstance(type_name, str) else None)
-    unused = (Kind.UNUSED if type == TokenType.UNUSED else None for type in types)
-    kinds = tuple(other or kind for kind, other in zip(vocabulary.kinds, unused, strict=True))
-    return replace(vocabulary, kinds=kinds)
+    kinds = zip(vocabulary.kinds, types, strict=True)
+    return replace(vocabulary, kinds=tuple(Kind.UNUSED if type == TokenType.UNUSED else kind for kind, type in kinds))
 
 
 def _sentencepiece(fields: dict[str, Any], tokens: list[str], types: list[int]) -> Vocabulary:

@@ -111,11 +111,8 @@ def write_tiktoken(vocabulary: Vocabulary, file: Path) -> None:
     encoding = to_tiktoken_encoding(vocabulary)
     ranks = vocabulary.text_tokens.items()
     file.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for token, i in ranks))
-    description = {
-        "name": encoding.name,
-        "pattern": vocabulary.pattern,
-        "special_tokens": special_tokens_of(vocabulary),
-    }
+    special = special_tokens_of(vocabulary)
+    description = {"name": encoding.name, "pattern": vocabulary.pattern, "special_tokens": special}
     content = json.dumps(description, ensure_ascii=False, indent=1)
     description_file(file).write_text(content + "\n", encoding="utf-8", newline="\n")
 

@@ -20,6 +20,11 @@ METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
 PREPEND = {"type": "Prepend", "prepend": METASPACE}
+DECODERS = [  # what undoes U+2581 for spaces and <0x0A> for a byte
+    {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
 
 
@@ -163,12 +168,10 @@ def to_tokenizers_json(steps: str) -> dict[str, Any]:
     if content["dummy_prefix"]:
         normalizers.append(PREPEND)
     normalizers.append(replace_step(String=" ", content=METASPACE))
-    decoders = [replace_step(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
-    if content["dummy_prefix"]:
-        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if content["dummy_prefix"] else []
     return {
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": decoders},
+        "decoder": {"type": "Sequence", "decoders": [*DECODERS, *strip]},
     }

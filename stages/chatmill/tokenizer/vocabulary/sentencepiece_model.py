@@ -10,12 +10,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
-from chatmill.tokenizer.vocabulary.preprocessing import (
-    METASPACE,
-    library_of,
-    normalizer_steps,
-    to_normalizer_spec,
-)
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, library_of, normalizer_steps, to_normalizer_spec
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,

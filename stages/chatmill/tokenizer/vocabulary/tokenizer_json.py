@@ -18,12 +18,14 @@ from tokenizers import models
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, DIGITS_THEN_GPT2, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import (
+    DECODERS,
     METASPACE,
     flat,
     float32,
     from_tokenizers_json,
     keeps_characters,
     library_of,
+    replace_step,
     to_tokenizers_json,
 )
 from chatmill.tokenizer.vocabulary.vocabulary import (
@@ -80,15 +82,13 @@ def _byte_level_steps(vocabulary: Vocabulary) -> dict[str, Any]:
     splits = byte_level_splits(vocabulary.pattern)
     decoder = splits[-1]
     if vocabulary.algorithm == "wordpiece":
-        strip = {"type": "Replace", "pattern": {"String": BYTE_LEVEL_SUBWORD_PREFIX}, "content": ""}
+        strip = replace_step(String=BYTE_LEVEL_SUBWORD_PREFIX, content="")
         decoder = {"type": "Sequence", "decoders": [strip, decoder]}
     before = {} if vocabulary.steps is None else to_tokenizers_json(vocabulary.steps)
+    splits = [*flat("pre_tokenizer", before.get("pre_tokenizer")), *splits]
     return {
         "normalizer": before.get("normalizer"),
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [*flat("pre_tokenizer", before.get("pre_tokenizer")), *splits],
-        },
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits},
         "post_processor": vocabulary.handling.get("post_processor"),
         "decoder": decoder,
     }
@@ -101,17 +101,10 @@ def byte_level_splits(pattern: str | None) -> list[dict[str, Any]]:
 
 
 SENTENCEPIECE_STEPS = {
-    "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": METASPACE},
+    "normalizer": replace_step(String=" ", content=METASPACE),
     "pre_tokenizer": None,
     "post_processor": None,
-    "decoder": {
-        "type": "Sequence",
-        "decoders": [
-            {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
-            {"type": "ByteFallback"},
-            {"type": "Fuse"},
-        ],
-    },
+    "decoder": {"type": "Sequence", "decoders": DECODERS},
 }
 
 
