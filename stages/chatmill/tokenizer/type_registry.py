@@ -13,6 +13,10 @@ from chatmill.tokenizer import types
 from chatmill.tokenizer.vocabulary.vocabulary import VOCAB_SIZE_MULTIPLE, Vocabulary
 
 
+class NoSettings(BaseModel, extra="forbid"):
+    """There are no settings."""
+
+
 class TokenizerType(Protocol):
     """The attributes of a type's module."""
 

@@ -162,16 +162,10 @@ BPE = b'{"model": {"type": "BPE", %s}, "pre_tokenizer": {"type": "ByteLevel", "a
 UNIGRAM = b'{"model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], %s]}, "added_tokens": [%s]}'
 CONTENTS = [
     (b"", ": not a tokenizer, but an empty file: expected a folder, a tokenizer.json, a vocabulary with merges"),
-    (
-        b"\xef\xbb\xbf \thello, you there and all the others",
-        f": {UNKNOWN}b'hello, you there and all': expected a folder",
-    ),
+    (b"\xef\xbb\xbf \thello, you there and all.", f": {UNKNOWN}b'hello, you there and all': expected a folder"),
     (b"}\0", f": {UNKNOWN}b'}}\\x00'"),
     (b"{\0", f": {UNKNOWN}b'{{\\x00'"),
-    (
-        b"version https://git-lfs.github.com/spec/v1\n",
-        ": not a tokenizer, but a pointer of Git LFS, whose content `git",
-    ),
+    (b"version https://git-lfs.github.com/\n", ": not a tokenizer, but a pointer of Git LFS, whose content `git"),
     (b"#version: 0.2\nt h\n", f": {MERGES}"),
     (b"t h\r\nth e\r\n", f": {MERGES}"),
     (b"{", ": not JSON, although it begins like it: Expecting property name"),

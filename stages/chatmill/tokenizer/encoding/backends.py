@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -130,9 +131,6 @@ BEFORE_TRIAL, TRIAL = 1_000_000, 1_000_000  # characters encoded by tiktoken alo
 class Backend(ABC):
     """Encodes text, which never produces a control id."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._controls = {name: np.array([i]) for name, i in vocabulary.special.items()}
-
     @abstractmethod
     def encode(self, texts: list[str]) -> list[Array]:
         """The ids of each text."""
@@ -141,19 +139,19 @@ class Backend(ABC):
         ids: list[int] = self.encode([text])[0].tolist()
         return ids
 
-    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
+    def encode_with_special(self, text: str, controls: Mapping[str, int]) -> Array:
         """The ids of a text in which the names are control tokens; each text between them is encoded by itself."""
-        stretches = re.split(f"({'|'.join(map(re.escape, allowed_special))})", text) if allowed_special else [text]
+        stretches = re.split(f"({'|'.join(map(re.escape, controls))})", text) if controls else [text]
         texts = list(dict.fromkeys(stretches[::2]))  # each text once, such as the newline after messages
-        arrays = dict(zip(texts, self.encode(texts), strict=True)) | self._controls
-        return np.concatenate([arrays[stretch] for stretch in stretches])
+        ids = {name: np.array([i]) for name, i in controls.items()} | dict(zip(texts, self.encode(texts), strict=True))
+        return np.concatenate([ids[stretch] for stretch in stretches])
 
 
 def choose_backend(vocabulary: Vocabulary) -> Backend:
     """The fastest backend that gives exactly the vocabulary's ids."""
     if tiktoken_unsupported_reason(vocabulary) is None:
         if vocabulary.text_tokens == BYTE_RANKS:
-            return _Bytes(vocabulary)
+            return _Bytes()
         fast = vocabulary.pattern in FAST_PATTERNS and importlib.util.find_spec("fastokens") is not None
         return _Fastokens(vocabulary) if fast and vocabulary.algorithm == "merge" else _Tiktoken(vocabulary)
     is_sentencepiece = sentencepiece_unsupported_reason(vocabulary) is None
@@ -169,14 +167,13 @@ class _Bytes(Backend):
 
 class _Tiktoken(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
         self._encoding = to_tiktoken_encoding(vocabulary)
 
     def encode(self, texts: list[str]) -> list[Array]:
-        return [self.encode_with_special(text, set()) for text in texts]
+        return [self.encode_with_special(text, {}) for text in texts]
 
-    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
-        return self._encoding.encode_to_numpy(text, allowed_special=allowed_special, disallowed_special=())
+    def encode_with_special(self, text: str, controls: Mapping[str, int]) -> Array:
+        return self._encoding.encode_to_numpy(text, allowed_special=set(controls), disallowed_special=())
 
 
 class _Fastokens(_Tiktoken):
@@ -190,15 +187,15 @@ class _Fastokens(_Tiktoken):
         self._fastokens = importlib.import_module("fastokens").Tokenizer.from_json_str(to_json(vocabulary))
         self._seen, self._equal = 0, True
 
-    def encode_with_special(self, text: str, allowed_special: set[str]) -> Array:
+    def encode_with_special(self, text: str, controls: Mapping[str, int]) -> Array:
         start, self._seen = self._seen, self._seen + len(text)
         if start < BEFORE_TRIAL or not self._equal:
-            return super().encode_with_special(text, allowed_special)
-        fast = self._fastokens.encode_batch_flat([text], split_special_tokens=not allowed_special)[0]
+            return super().encode_with_special(text, controls)
+        fast = self._fastokens.encode_batch_flat([text], split_special_tokens=not controls)[0]
         ids = np.frombuffer(fast, np.uint32)
         if start >= BEFORE_TRIAL + TRIAL:
             return ids
-        expected = super().encode_with_special(text, allowed_special)
+        expected = super().encode_with_special(text, controls)
         self._equal = np.array_equal(ids, expected)
         return expected
 
@@ -207,7 +204,6 @@ class Tokenizers(Backend):
     """Uses one thread per core; the environment variable TOKENIZERS_PARALLELISM=false limits it to one."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
         try:
             self._tokenizer = Tokenizer.from_str(to_json(vocabulary, special=False))
         except Exception as error:  # tokenizers raises no narrower one
@@ -220,7 +216,6 @@ class Tokenizers(Backend):
 
 class _SentencePiece(Backend):
     def __init__(self, vocabulary: Vocabulary) -> None:
-        super().__init__(vocabulary)
         self._processor = SentencePieceProcessor(model_proto=to_model_proto(vocabulary))
 
     def encode(self, texts: list[str]) -> list[Array]:
@@ -232,7 +227,6 @@ class _Metaspace(Backend):
     """For tokenizers that write a space as U+2581: that character in text is encoded as its three bytes."""
 
     def __init__(self, vocabulary: Vocabulary, backend: Backend) -> None:
-        super().__init__(vocabulary)
         self._backend = backend
         fallback = {token[0]: i for i, token in enumerate(vocabulary.tokens) if vocabulary.kinds[i] == Kind.FALLBACK}
         self._metaspace_ids = np.array([fallback[byte] for byte in METASPACE.encode()])

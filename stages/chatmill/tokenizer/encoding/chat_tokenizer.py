@@ -117,7 +117,7 @@ class ChatTokenizer:
             remedy = "add it with train_tokenizer.type: pretrained"
             raise ValueError(f"the tokenizer has no control token {missing[0]}: {remedy}")
         if text.count(CONTROL_PREFIX) == len(controls) and all(name.startswith(CONTROL_PREFIX) for name in names):
-            return self._backend.encode_with_special(text, names)
+            return self._backend.encode_with_special(text, {name: self.special[name] for name in names})
         grouped = spans(parts)
         texts = ["".join(one.text for one in span) for span in grouped if not span[0].control]
         encoded = iter(self._backend.encode(texts))

@@ -58,14 +58,12 @@ def _chatmill(vocabulary: Vocabulary) -> Encode:
     return lambda texts: [ids.tolist() for ids in encode(texts)]
 
 
-# With `special`, the names of special tokens in text are the tokens
-
-
 def _tiktoken(encoding: tiktoken.Encoding, *, special: bool = False) -> Encode:
     return partial(encoding.encode_batch, allowed_special="all") if special else encoding.encode_ordinary_batch
 
 
 def _tokenizers(tokenizer: Tokenizer, *, special: bool = False) -> Encode:
+    """With `special`, the names of special tokens in text are the tokens."""
     tokenizer.encode_special_tokens = not special
     tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
     tokenizer.no_padding()

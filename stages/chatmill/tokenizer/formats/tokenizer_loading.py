@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
 from chatmill.tokenizer.formats.binary import has_footer, read_binary
@@ -23,12 +24,12 @@ from chatmill.tokenizer.formats.tiktoken_files import (
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, adds_prefix_space, drop_harmless_steps
 from chatmill.tokenizer.vocabulary.sentencepiece_model import read_sentencepiece_model
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION, read_folder
-from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, check_vocabulary, to_special_handling
 
 READERS: dict[str, Callable[[Path], Vocabulary]] = {  # by format
     "gguf": lambda file: vocabulary_of(read_gguf(file).fields),
-    "tokenizer_json": read_tokenizer_json,
+    "tokenizer_json": lambda file: from_json(read_json(file)),
     "vocab_and_merges": read_vocab_and_merges,
     "sentencepiece": read_sentencepiece_model,
     "ranks": read_tiktoken,

@@ -3,16 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from pydantic import BaseModel
-
+from chatmill.tokenizer.type_registry import NoSettings as Settings
 from chatmill.tokenizer.vocabulary.patterns import CHARACTERS
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-
-
-class Settings(BaseModel, extra="forbid"):
-    """There are no settings."""
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:

@@ -8,16 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 
 import regex
-from pydantic import BaseModel
 
+from chatmill.tokenizer.type_registry import NoSettings as Settings
 from chatmill.tokenizer.vocabulary.patterns import WORDS
 from chatmill.tokenizer.vocabulary.vocabulary import MAX_TOKEN_BYTES, Vocabulary, byte_level_vocabulary
 
 MINIMUM = 256  # text tokens
-
-
-class Settings(BaseModel, extra="forbid"):
-    """There are no settings."""
 
 
 def train(texts: Iterable[str], num_text: int, settings: Settings) -> Vocabulary:

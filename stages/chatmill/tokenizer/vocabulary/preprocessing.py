@@ -20,11 +20,6 @@ METASPACE = "\u2581"
 COMPONENTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
 PREPEND = {"type": "Prepend", "prepend": METASPACE}
-DECODERS = [  # what undoes U+2581 for spaces and <0x0A> for a byte
-    {"type": "Replace", "pattern": {"String": METASPACE}, "content": " "},
-    {"type": "ByteFallback"},
-    {"type": "Fuse"},
-]
 NORMALIZATION_SAMPLES = ("Café", "two  blanks", "a\tb\n", "e\u0301", "ﬁ", "Ｈｉ", "12 + 3", " x ", "\0", "word")
 
 
@@ -111,6 +106,10 @@ def library_of(steps: str) -> tuple[str, dict[str, Any]]:
 
 def replace_step(content: str, **pattern: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+# What undoes U+2581 for a space, and <0x0A> for a byte
+DECODERS = [replace_step(String=METASPACE, content=" "), {"type": "ByteFallback"}, {"type": "Fuse"}]
 
 
 def flat(place: str, step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

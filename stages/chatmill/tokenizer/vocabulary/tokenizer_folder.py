@@ -26,7 +26,7 @@ from chatmill.tokenizer.vocabulary.sentencepiece_model import (
     sentencepiece_unsupported_reason,
     to_model_proto,
 )
-from chatmill.tokenizer.vocabulary.tokenizer_json import read_tokenizer_json, to_json
+from chatmill.tokenizer.vocabulary.tokenizer_json import from_json, to_json
 from chatmill.tokenizer.vocabulary.vocabulary import (
     NO_RANK,
     UNUSED_PREFIX,
@@ -183,7 +183,7 @@ def read_folder(folder: Path) -> Vocabulary:
     if not isinstance(description, dict) or not {"fingerprint", "type"} <= description.keys():
         raise ValueError(f"{folder / DESCRIPTION} describes no tokenizer: make it anew")
     expected = description["fingerprint"]
-    vocabulary = read_tokenizer_json(folder / TOKENIZER_JSON, description["type"])
+    vocabulary = from_json(read_json(folder / TOKENIZER_JSON), description["type"])
     model = folder / SENTENCEPIECE_MODEL
     if vocabulary.fingerprint != expected and model.exists():  # tokenizer.json does not name user-defined pieces
         vocabulary = read_sentencepiece_model(model)

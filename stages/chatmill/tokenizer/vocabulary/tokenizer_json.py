@@ -10,12 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from tokenizers import models
 
-from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.vocabulary.patterns import ANYTHING, CHARACTERS, DIGITS_THEN_GPT2, PATTERNS, WORDS
 from chatmill.tokenizer.vocabulary.preprocessing import (
     DECODERS,
@@ -70,7 +68,10 @@ def to_json(vocabulary: Vocabulary, *, special: bool = True) -> str:
 
 
 def _added_tokens(vocabulary: Vocabulary, special: bool) -> Iterator[dict[str, Any]]:
-    """The tokens that are found in text before the rest is split; without `special`, those that are not special."""
+    """The tokens that are found in text before the rest is split; without `special`, those that are not special.
+
+    BERT's unused entries are in the model's own list.
+    """
     flags = vocabulary.flags
     for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
         if kind == Kind.ADDED or (special and kind not in TEXT_KINDS and not UNUSED_ENTRY.fullmatch(token.decode())):
@@ -111,8 +112,9 @@ SENTENCEPIECE_STEPS = {
 def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     kinds = enumerate(vocabulary.kinds)
     # Added tokens that the model lacks get the ids after its own, without a gap: all are listed only with `special`
-    listed = {entry["id"] for entry in _added_tokens(vocabulary, special)} if special else set()
-    last = max((i for i in _in_model(vocabulary) if i not in listed), default=-1)
+    found, added = ({entry["id"] for entry in _added_tokens(vocabulary, each)} for each in (False, True))
+    outside = added if special else added - found
+    last = max((i for i in range(len(vocabulary.tokens)) if i not in outside), default=-1)
     pieces = [
         id_to_piece(vocabulary, i) if special or kind in TEXT_KINDS else f"{UNREACHABLE_PREFIX}{i}" for i, kind in kinds
     ]
@@ -148,13 +150,6 @@ def _model(vocabulary: Vocabulary, special: bool) -> dict[str, Any]:
     }
 
 
-def _in_model(vocabulary: Vocabulary) -> Iterator[int]:
-    """The ids in the model's own list: those of text, and BERT's unused entries, which are no added tokens."""
-    for i, (token, kind) in enumerate(zip(vocabulary.tokens, vocabulary.kinds, strict=True)):
-        if kind in TEXT_KINDS or (kind >= Kind.CONTROL and UNUSED_ENTRY.fullmatch(token.decode())):
-            yield i
-
-
 @lru_cache(maxsize=1)
 def unmerged(vocabulary: Vocabulary) -> list[int]:
     """The ids of byte-level tokens that merging their own bytes does not give: only looking up a piece gives them."""
@@ -170,16 +165,11 @@ def unmerged(vocabulary: Vocabulary) -> list[int]:
 # Reading the file.
 
 
-def read_tokenizer_json(file: Path, type: str | None = None) -> Vocabulary:
-    """The vocabulary in a file; its `type` is inferred from its content unless it is given.
-
-    Every added token becomes a control token. Raises ValueError, KeyError and the like for unsupported files.
-    """
-    return from_json(read_json(file), type)
-
-
 def from_json(content: dict[str, Any], type: str | None = None) -> Vocabulary:
-    """The vocabulary in a file's content. Raises ValueError, KeyError, TypeError and the like if it has none."""
+    """The vocabulary in a file's content; its `type` is inferred from that unless it is given.
+
+    Raises ValueError, KeyError, TypeError and the like for content that has none, or an unsupported one.
+    """
     if "model" not in content:
         raise ValueError("a JSON object without a model: it is not a tokenizer.json")
     model = content["model"]
