@@ -60,7 +60,7 @@ def find_originals(folder: Path, scratch: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         name = str(file.relative_to(folder))
-        if file.name.endswith("vocab.json") or file.name == "encoder.json":
+        if file.name.endswith(("vocab.json", "vocab.txt")) or file.name == "encoder.json":
             found[name] = _with_merges(file, scratch / name)
         elif any(file.match(pattern) for pattern in FILES):
             found[name] = file

@@ -68,15 +68,13 @@ def ranks_like(folder):
 
 
 def bert_like(folder):
-    """A tokenizer.json as BERT's, with the magic of tokenizer.bin among its last entries."""
+    """BERT's vocab.txt, with the magic of tokenizer.bin among its last entries."""
     letters = sorted(set(SAMPLE_TEXT.lower()) - set(" \n"))
     special = ["[PAD]", "[unused0]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = "the", "cat", "##ing", "chatmill"
     entries = dict.fromkeys([*special, *letters, *(f"##{letter}" for letter in letters), *words])
-    tokenizers.BertWordPieceTokenizer({entry: i for i, entry in enumerate(entries)}).save(
-        str(folder / "tokenizer.json")
-    )
-    return folder / "tokenizer.json"
+    (folder / "vocab.txt").write_text("\n".join(entries) + "\n", encoding="utf-8")
+    return folder / "vocab.txt"
 
 
 def unigram_like(folder):

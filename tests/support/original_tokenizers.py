@@ -5,6 +5,7 @@ tokenizer.json              `tokenizers`
 *.model, *.model.v3         sentencepiece, or tiktoken if the file holds ranks, as Llama 3's does
 encoder.json, vocab.bpe     tiktoken, by OpenAI's own reader of these files
 vocab.json, merges.txt      transformers' GPT2Tokenizer or RobertaTokenizer
+vocab.txt                   transformers' BertTokenizer
 tekken.json                 mistral_common, if it is installed
 """
 
@@ -65,6 +66,11 @@ def open_original(file: Path, scratch: Path) -> Original:
             return _tiktoken(ranks, openai_public.r50k_pat_str, {"<|endoftext|>": 50256})
         case "vocab.json":
             return _vocabulary_and_merges(file, scratch)
+        case name if name.endswith("vocab.txt"):
+            from transformers import BertTokenizer
+
+            entries = {line: number for number, line in enumerate(file.read_text("utf-8").splitlines())}
+            return _tokenizers("transformers' BertTokenizer", BertTokenizer(entries)._tokenizer.to_str())
         case name if name.startswith("tekken"):
             return _tekken(file)
         case name if name.endswith(".json"):

@@ -29,7 +29,7 @@ ROUNDED = ["torchtune/sentencepiece.model", "torchtune/m.model", "sentencepiece_
 EXPORTS = {  # the files in which each must be written and give the same ids
     **dict.fromkeys(WITH_RANKS, BYTES_FORMATS),
     **{name: {"tokenizer.bin", "tokenizer.model"} for name in ROUNDED},
-    "hf_t5-small": {"tokenizer.bin", "tokenizer.json"},
+    **{name: {"tokenizer.bin", "tokenizer.json"} for name in ("hf_t5-small", "bert/bert-vocab.txt")},
     "llama2/tokenizer.model": {"tokenizer.bin", "tokenizer.json", "tokenizer.model"},
 }
 
@@ -123,10 +123,12 @@ def test_chat_tokens_take_unused_ids_and_then_others_and_no_other_id_changes(ext
         (["nothing.json", "out"], "nothing.json: no such file"),
         (["encoder.json", "."], ".: already exists: name a new folder"),
         (["vocab.bpe", "out", "--check", "none.txt"], "none.txt: no such file or directory"),
+        (["vocab.txt", "out"], "vocab.txt:2: not a vocabulary entry, or a duplicate: 'the'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_nothing_is_written(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(external_tokenizers.gpt2_like(tmp_path))
+    (tmp_path / "vocab.txt").write_text("the\nthe\n")
     before = sorted(tmp_path.iterdir())
     assert main(["export-tokenizer", *arguments]) == 1
     shown = capsys.readouterr().err
@@ -187,7 +189,8 @@ CONTENTS = [
     (b"\n" + b"a" * 65_535 + b"\0", f": {UNKNOWN}b'{'a' * 24}'"),
     (b" ab\0", f": {UNKNOWN}b'ab\\x00'"),
     (b"\x08ab\0", f": {UNKNOWN}b'\\x08ab\\x00'"),
-    (b"[CLS]\n[UNK]\n", f": {UNKNOWN}b'[CLS]\\n[UNK]\\n'"),
+    (b"[CLS]\r\n[UNK]\r\n", ": no entry [PAD]: not a BERT vocabulary"),
+    (b"a [UNK]\nb", f": {UNKNOWN}b'a [UNK]\\nb'"),
     (b"\x80\x02junk", ": not a pickled tiktoken.Encoding: "),
     (b"\x80\x06junk", f": {UNKNOWN}b'\\x80\\x06junk'"),
     (b"AQ==\nAQ== 0\n", f": {UNKNOWN}b'AQ==\\nAQ== 0\\n'"),

@@ -17,8 +17,8 @@ FORMATS = get_args(ExportFormat)
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    inputs = "a tokenizer.json, .tiktoken, .model, .pkl or .bin; an encoder.json beside vocab.bpe, or a vocab.json "
-    inputs += "beside merges.txt; or a folder with one of them"
+    inputs = "a tokenizer.json, .tiktoken, .model, .pkl or .bin; an encoder.json beside vocab.bpe, a vocab.json beside "
+    inputs += "merges.txt, or a vocab.txt; or a folder with one of them"
     add("tokenizer", type=Path, metavar="PATH", help=inputs)
     add("out", type=Path, metavar="OUT", help="new folder to write the formats into")
     outputs = f"formats to write: {', '.join(FORMATS)} (default: all)"

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import tiktoken
 from sentencepiece import SentencePieceProcessor
-from tokenizers import ByteLevelBPETokenizer, Tokenizer
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, Tokenizer
 
 from chatmill.pipeline.manifest import read_text
 from chatmill.tokenizer.encoding.backends import choose_backend, to_tiktoken_encoding
 from chatmill.tokenizer.encoding.chat_tokenizer import check_text
-from chatmill.tokenizer.formats.tiktoken_files import merges_file_of, read_description, read_ranks
+from chatmill.tokenizer.formats.tiktoken_files import has_no_capitals, merges_file_of, read_description, read_ranks
 from chatmill.tokenizer.formats.tokenizer_loading import detect_format, read_vocabulary, tokenizer_file
 from chatmill.tokenizer.vocabulary.tokenizer_folder import DESCRIPTION
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary
@@ -50,6 +50,10 @@ def open_original(path: Path, vocabulary: Vocabulary) -> Original:
         case "vocab_and_merges":
             byte_level = ByteLevelBPETokenizer.from_file(str(file), str(merges_file_of(file)))
             return Original("tokenizers", _tokenizers(byte_level._tokenizer), None)
+        case "vocab_txt":
+            lowercase = has_no_capitals(file.read_text(encoding="utf-8").split())
+            bert = BertWordPieceTokenizer(str(file), lowercase=lowercase)
+            return Original("tokenizers", _tokenizers(bert._tokenizer), None)
     return Original("chatmill", _chatmill(vocabulary), None)
 
 

@@ -2,6 +2,7 @@
 
 encoder.json, vocab.json   {"!": 0, …, "Ġthe": 262}
 vocab.bpe, merges.txt      beside it, one merge per line: `Ġ t`
+vocab.txt                  WordPiece's list, one entry per line: `the`, `##ing`, `[CLS]`
 tokenizer.tiktoken         a token in base64 and its rank on each line, as OpenAI publishes its tokenizers
 tokenizer.pkl              a pickled `tiktoken.Encoding`, as nanochat loads it; it is interpreted, never unpickled
 """
@@ -11,6 +12,7 @@ import hashlib
 import json
 import pickle
 import pickletools
+from collections.abc import Iterable
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -18,7 +20,8 @@ from typing import Any
 
 import regex
 import tiktoken
-from tokenizers import models
+from tokenizers import BertWordPieceTokenizer, models
+from tokenizers.processors import TemplateProcessing
 
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.backends import from_ranks, special_tokens_of, to_tiktoken_encoding
@@ -27,6 +30,8 @@ from chatmill.tokenizer.vocabulary.tokenizer_json import from_json
 from chatmill.tokenizer.vocabulary.vocabulary import Vocabulary, byte_level_entry
 
 MERGES_FILES = {"encoder.json": "vocab.bpe", "vocab.json": "merges.txt"}
+VOCAB_TXT = "vocab.txt"
+_BERT = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def merges_file_of(file: Path) -> Path | None:
@@ -74,6 +79,32 @@ def _check_pattern(merged: set[str]) -> None:
         text = byte_level_entry(piece)[0].decode(errors="ignore")
         if not pattern.fullmatch(text, partial=True):
             raise ValueError(f"GPT-2's split pattern never gives its token {text!r}: use its tokenizer.json")
+
+
+def read_vocab_txt(file: Path) -> Vocabulary:
+    """The WordPiece of a vocab.txt, with BERT's normalisation, which lowercases text if no entry has a capital.
+
+    Raises ValueError with the line that is invalid.
+    """
+    vocab: dict[str, int] = {}
+    for i, line in enumerate(file.read_text(encoding="utf-8").removesuffix("\n").split("\n")):
+        entry = line.rstrip("\r")
+        if not entry or entry in vocab or entry != entry.strip():
+            raise ValueError(f"{file}:{i + 1}: not a vocabulary entry, or a duplicate: {line[:60]!r}")
+        vocab[entry] = i
+    if missing := [name for name in _BERT if name not in vocab]:
+        raise ValueError(f"{file}: no entry {missing[0]}: not a BERT vocabulary")
+    bert = BertWordPieceTokenizer(vocab, lowercase=has_no_capitals(vocab))
+    around = [(name, vocab[name]) for name in ("[CLS]", "[SEP]")]
+    pair = "[CLS] $A [SEP] $B:1 [SEP]:1"
+    bert.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", pair=pair, special_tokens=around)
+    return from_json(json.loads(bert.to_str()))
+
+
+def has_no_capitals(entries: Iterable[str]) -> bool:
+    """Whether no entry has a capital, but for special tokens; then text is lowercased."""
+    plain = (entry for entry in entries if entry not in _BERT and not entry.startswith("[unused"))
+    return all(entry == entry.lower() for entry in plain)
 
 
 # tokenizer.tiktoken

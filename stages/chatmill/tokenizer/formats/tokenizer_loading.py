@@ -14,11 +14,13 @@ from chatmill.tokenizer.formats.binary import has_footer, read_binary
 from chatmill.tokenizer.formats.gguf_files import is_gguf, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tiktoken_files import (
     MERGES_FILES,
+    VOCAB_TXT,
     description_file,
     merges_file_of,
     read_tiktoken,
     read_tiktoken_pickle,
     read_vocab_and_merges,
+    read_vocab_txt,
     vocabulary_file_of,
 )
 from chatmill.tokenizer.vocabulary.preprocessing import NORMALIZATION_SAMPLES, adds_prefix_space, drop_harmless_steps
@@ -35,11 +37,12 @@ READERS: dict[str, Callable[[Path], Vocabulary]] = {  # by format
     "ranks": read_tiktoken,
     "pickle": read_tiktoken_pickle,
     "binary": read_binary,
+    "vocab_txt": read_vocab_txt,
 }
-IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES)
+IN_FOLDERS = ("tokenizer.json", "tokenizer.model", *MERGES_FILES, VOCAB_TXT)
 EXPECTED = (
-    "a folder, a tokenizer.json, a vocabulary with merges beside it, a SentencePiece model, ranks of tiktoken, "
-    "a GGUF file, or a .pkl or .bin that chatmill wrote"
+    "a folder, a tokenizer.json, a vocabulary with merges beside it, a SentencePiece model, ranks of tiktoken, BERT's "
+    "vocab.txt, a GGUF file, or a .pkl or .bin that chatmill wrote"
 )
 _RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\s*")
 
@@ -58,6 +61,8 @@ def detect_format(file: Path) -> str:
         return _detect_json(file, data)
     if _RANK.fullmatch(start.split(b"\n")[0]):
         return "ranks"
+    if file.name == VOCAB_TXT or re.search(rb"^\[UNK\]\r?$", data, re.MULTILINE):
+        return "vocab_txt"
     if data[:1] == b"\n" and b"\0" in data[: 1 << 16]:
         return "sentencepiece"
     found = "an empty file" if not data else f"a file that begins with {start[:24]!r}"
