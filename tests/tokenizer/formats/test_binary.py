@@ -1,5 +1,6 @@
 import math
 import struct
+from contextlib import closing
 
 import pytest
 
@@ -61,3 +62,16 @@ def test_a_file_cut_at_any_byte_is_refused(file, tmp_path):
         (tmp_path / "cut.bin").write_bytes(data[:length])
         with pytest.raises(ValueError, match=r"cut\.bin: not a complete tokenizer\.bin"):
             BinaryTokenizer(tmp_path / "cut.bin")
+
+
+def test_a_damaged_block_is_told_at_its_first_touch(tmp_path):
+    write_binary(LARGE, tmp_path / "t.bin")
+    data = bytearray((tmp_path / "t.bin").read_bytes())
+    index = LARGE.tokens.index(b"word3000")
+    data[data.index(b"word3000")] ^= 1
+    (tmp_path / "t.bin").write_bytes(data)
+    with closing(BinaryTokenizer(tmp_path / "t.bin")) as binary:
+        assert binary.token_bytes(256) == b"ab"
+        for read in (lambda: binary.token_bytes(index), binary.verify, binary.vocabulary):
+            with pytest.raises(ValueError, match=r"t\.bin: not a complete tokenizer\.bin: damaged in bytes \d+ to \d+"):
+                read()

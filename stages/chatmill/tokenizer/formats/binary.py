@@ -31,6 +31,7 @@ _HEADER = struct.Struct("<III")
 _RECORD = struct.Struct("<fI")  # score and length, before a token's bytes
 _SPAN = struct.Struct("<II")  # two neighbours in the offsets: where a record starts and ends
 _FOOTER = struct.Struct("<8sIQIII")
+_PLACE = 4  # bytes of an offset
 _CHECKSUM_SIZE, _FOOTER_CHECKSUM_SIZE = 8, 16  # bytes of a block's and of the footer's checksum
 
 
@@ -88,7 +89,7 @@ def read_binary(file: Path) -> Vocabulary:
 class BinaryTokenizer:
     """A mapped tokenizer.bin: any token in constant time, without reading the rest.
 
-    Raises ValueError if the footer or the index is damaged; `verify` and `vocabulary` check the rest.
+    Raises ValueError if the footer or the index is damaged, and at the first touch of another damaged block.
     """
 
     def __init__(self, file: Path) -> None:
@@ -110,12 +111,19 @@ class BinaryTokenizer:
         self._sums = index[length : -_FOOTER.size - _FOOTER_CHECKSUM_SIZE]
         self._index, self._merges = end, end - _SPAN.size * merges
         self._kinds = self._merges - self.vocab_size
-        self._starts = memoryview(self._map)[self._kinds - 4 * (self.vocab_size + 1) : self._kinds].cast("I")
+        self._places = self._kinds - _PLACE * (self.vocab_size + 1)
+        self._starts = memoryview(self._map)[self._places : self._kinds].cast("I")
+        self._is_checked = bytearray(self.vocab_size)  # of each token
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
+        if not self._is_checked[index]:
+            place = self._places + _PLACE * index
+            self._check(place, place + _SPAN.size)
+            self._check(self._starts[index], self._starts[index + 1])
+            self._is_checked[index] = 1
         return self._map[self._starts[index] + _RECORD.size : self._starts[index + 1]]
 
     def vocabulary(self) -> Vocabulary:
@@ -138,8 +146,15 @@ class BinaryTokenizer:
         return vocabulary
 
     def verify(self) -> None:
-        if _block_checksums(self._map[: self._index]) != self._sums:
-            raise self._error("its tokens are damaged")
+        self._check(0, self._index)
+        self._is_checked = bytearray(b"\1") * self.vocab_size
+
+    def _check(self, start: int, stop: int) -> None:
+        """Check the blocks of the bytes [start, stop)."""
+        first, last = start // BLOCK * BLOCK, min(-(-stop // BLOCK) * BLOCK, self._index)
+        sums = self._sums[first // BLOCK * _CHECKSUM_SIZE : -(-last // BLOCK) * _CHECKSUM_SIZE]
+        if _block_checksums(self._map[first:last]) != sums:
+            raise self._error(f"damaged in bytes {first} to {last - 1}")
 
     def close(self) -> None:
         self._starts.release()
