@@ -21,13 +21,21 @@ from chatmill.conversation import (
     check_turns,
     declared_tools,
     escape,
-    is_document,
     parse,
     render,
 )
 from chatmill.datasets.formats.containers import files_of
-from chatmill.datasets.formats.example import Document, Example, Extent, Reject, Turn, extent_of, num_bytes
-from chatmill.datasets.formats.registry import Dataset, open_dataset
+from chatmill.datasets.formats.example import (
+    Document,
+    Example,
+    Extent,
+    Reject,
+    Turn,
+    UnusableRowError,
+    extent_of,
+    num_bytes,
+)
+from chatmill.datasets.formats.registry import Dataset, Item, open_dataset
 from chatmill.datasets.repair import SourceParameters, Tally, redact, repair
 from chatmill.datasets.split import on_side, question_group
 from chatmill.personal_data import redacted
@@ -49,96 +57,85 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
         yield from entries_of(dataset.item(row), source, parameters, tally)
 
 
-def entries_of(
-    item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
-) -> Iterator[Record | Reject]:
+def entries_of(item: Item, source: str, parameters: SourceParameters, tally: Tally) -> Iterator[Record | Reject]:
     """Yield the record or the reject of an entry, then a reject for each part left out; the tally counts them."""
-    for entry in _entries(item, source, parameters, tally):
+    extent = _extent(item)
+    tally.read(extent)
+    try:
+        if isinstance(item, Example):
+            entries = _example(item, extent, source, parameters, tally)
+        else:
+            entries = [item if isinstance(item, Reject) else _document(item, extent, source, parameters, tally)]
+    except UnusableRowError as error:
+        entries = [Reject(item.place, error.reason, str(error), *extent)]
+    for entry in entries:
         if isinstance(entry, Reject):
             tally.reject(entry)
             entry = replace(entry, detail=REDACTED) if parameters.redact else entry
         yield entry
 
 
-def _entries(
-    item: Example | Document | Reject, source: str, parameters: SourceParameters, tally: Tally
-) -> Iterator[Record | Reject]:
-    """Yield as `entries_of` does, which counts the rejects; here what is read and what is kept is counted."""
-    if isinstance(item, Reject):
-        tally.read(Extent(item.messages, item.bytes))
-        yield item
-        return
-    if isinstance(item, Document):
-        yield _document(item, source, parameters, tally)
-        return
-    extent = Extent(*map(sum, zip(extent_of(item.turns), *(part.extent for part in item.dropped), strict=True)))
-    tally.read(extent)
+def _extent(item: Item) -> Extent:
+    if isinstance(item, Example):
+        return Extent.total([extent_of(item.turns), *(part.extent for part in item.dropped)])
+    return Extent(item.messages, item.bytes) if isinstance(item, Reject) else Extent(1, num_bytes(item.text))
+
+
+def _document(item: Document, extent: Extent, source: str, parameters: SourceParameters, tally: Tally) -> Record:
+    rules = list[str]()
+    text = escape(redacted(item.text, (), rules) if parameters.redact else item.text)
+    if not text.strip():
+        raise UnusableRowError("empty_document", "no text but white space")
+    _check_text(text, [])
+    tally.keep(extent, rules)
+    return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
+
+
+def _example(
+    item: Example, extent: Extent, source: str, parameters: SourceParameters, tally: Tally
+) -> list[Record | Reject]:
     repaired = repair(item.turns, parameters)
     turns, redactions = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
-    entry = _record(item, turns, source, parameters)
-    if isinstance(entry, Reject):
-        yield Reject(entry.place, entry.reason, entry.detail, *extent)
-        return
     parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redactions, *item.notes]
+    record = _record(item, turns, source, parameters)
     tally.keep(extent_of(turns) if parts or rules else extent, rules)
-    yield entry
-    for part in parts:
-        yield Reject(item.place, part.reason, part.detail, *part.extent, part=True)
+    return [record, *(Reject(item.place, part.reason, part.detail, *part.extent, part=True) for part in parts)]
 
 
-def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record | Reject:
+def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record:
     conversation = [turn.message for turn in turns]
     try:
         if turns is not item.turns:  # else it is regular
             check_turns(conversation, opening=parameters.assistant_first == "keep")
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
-        return Reject(item.place, reason, str(error))
+        raise UnusableRowError(reason, str(error)) from error
     text = render(conversation)
-    if problem := _text_problem(text, conversation):
-        return Reject(item.place, *problem)
+    _check_text(text, conversation)
     train = _trained(turns, parameters.mask_history)
     if train and not any(train[i] is not False for i, turn in enumerate(turns) if turn.message.role == "assistant"):
-        return Reject(item.place, "not_trained", "no message of the assistant is trained")
+        raise UnusableRowError("not_trained", "no message of the assistant is trained")
     group = item.group or question_group(text)
     side = parameters.side
     return Record(source, on_side(group, side) if side else group, text, item.skill, train)
 
 
-def _document(item: Document, source: str, parameters: SourceParameters, tally: Tally) -> Record | Reject:
-    extent, rules = Extent(1, num_bytes(item.text)), list[str]()
-    text = escape(redacted(item.text, (), rules) if parameters.redact else item.text)
-    tally.read(extent)
-    problem = _text_problem(text, []) if text.strip() else ("empty_document", "no text but white space")
-    if problem:
-        return Reject(item.place, *problem, *extent)
-    tally.keep(extent, rules)
-    return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
-
-
-def _text_problem(text: str, conversation: Conversation) -> tuple[str, str] | None:
+def _check_text(text: str, conversation: Conversation) -> None:
+    """Raise UnusableRowError for the text of a record that is no UTF-8, or that the stages after it do not take."""
     try:
-        too_long = len(text.encode()) > MAX_MESSAGE_BYTES and _longest(conversation) > MAX_MESSAGE_BYTES
+        is_long = len(text.encode()) > MAX_MESSAGE_BYTES
     except UnicodeEncodeError as error:
-        before = text[: error.start].rpartition(IM_START)[2].partition("\n")
-        where = f"character {len(before[2]) + 1} of a message of the {before[0]}"
-        where = f"character {error.start + 1}" if is_document(text) else where
-        return "not_utf8", _surrogate_problem(text[error.start], where)
-    if too_long:
-        return "too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes"
-    if len(text) > MAX_RUN and len(run := _longest_run(text)) > MAX_RUN:
+        before = text[max(0, error.start - 20) : error.start]
+        what = f"half a character, or a byte that is not UTF-8, ({text[error.start]!a}) after {before!r}"
+        raise UnusableRowError("not_utf8", f"{what}: convert the file, as by iconv -f cp1252 -t utf-8") from error
+    sizes = (sum(num_bytes(part.text) for part in message.parts) for message in conversation if is_long)
+    if max(sizes, default=0) > MAX_MESSAGE_BYTES:
+        raise UnusableRowError("too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes")
+    runs = (match[0] for match in _RUN.finditer(text) if len(text) > MAX_RUN)
+    run = max(runs, key=len, default="")
+    if len(run) > MAX_RUN:
         what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
-        return "long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}"
-    return None
-
-
-def _surrogate_problem(surrogate: str, where: str) -> str:
-    """The detail of half a character, which of a table may be a byte (`row_readers.table_rows`)."""
-    half = f"half a character (the surrogate {surrogate!a})"
-    if not "\udc80" <= surrogate <= "\udcff":
-        return f"{half} at {where}"
-    byte = f"byte 0x{ord(surrogate) - 0xDC00:02x} of a table that is not UTF-8, or {half},"
-    return f"{byte} at {where}: convert the file, as by iconv -f cp1252 -t utf-8"
+        raise UnusableRowError("long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}")
 
 
 def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | None:
@@ -154,20 +151,10 @@ def _trained(turns: Sequence[Turn], mask_history: bool) -> list[bool | None] | N
     return flags if any(flag is not None for flag in flags) else None
 
 
-def _longest(conversation: Conversation) -> int:
-    return max((sum(num_bytes(part.text) for part in message.parts) for message in conversation), default=0)
-
-
-def _longest_run(text: str) -> str:
-    return max((match[0] for match in _RUN.finditer(text)), key=len, default="")
-
-
 # Writes the conversations of a dataset and its rejects, converted by several processes where the dataset is large.
 
 LARGE_BYTES = 32_000_000  # of files for each further process; for fewer, its start takes longer than it saves
 BATCH_ROWS = 256  # that a process converts at once
-FIRST_REJECTS = 5  # of each reason, that are kept for messages
-MAX_UNKNOWN_ROLES = 1000  # combinations that are counted
 GENERATED = ("skills", "talk", "hub")  # have no files of rows
 
 
@@ -175,19 +162,9 @@ GENERATED = ("skills", "talk", "hub")  # have no files of rows
 class Written:
     records: int = 0
     reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
-    first: dict[str, list[Reject]] = field(default_factory=dict)  # rejects by reason
+    first: dict[str, Reject] = field(default_factory=dict)  # of each reason
     tools: Counter[str] = field(default_factory=Counter)  # conversations that declare them
-    unknown_roles: Counter[str] = field(default_factory=Counter)  # by what is said of them
     tally: Tally = field(default_factory=Tally)
-
-    def add_reject(self, reject: Reject) -> None:
-        if not reject.part:
-            self.reasons[reject.reason] += 1
-        if reject.reason == "unknown_role" and len(self.unknown_roles) < MAX_UNKNOWN_ROLES:
-            self.unknown_roles[reject.detail] += 1
-        first = self.first.setdefault(reject.reason, [])
-        if len(first) < FIRST_REJECTS:
-            first.append(reject)
 
 
 def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
@@ -196,37 +173,37 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
         workers += size // LARGE_BYTES
-    dataset = open_dataset(parameters)
-    rows = iter(progress(dataset.rows, f"prepare {source}"))
+    rows = iter(progress(open_dataset(parameters).rows, f"prepare {source}"))
     batches = iter(lambda: list(islice(rows, BATCH_ROWS)), [])
     convert = partial(_convert, source=source, parameters=parameters)
     with worker_pool(workers) as ordered_map, conversations.open("wb") as out, rejects.open("wb") as rejected:
-        for tally, entries in ordered_map(convert, batches):
+        for tally, lines in ordered_map(convert, batches):
             result.tally.add(tally)
-            for reject_or_tools, line in entries:
-                if isinstance(reject_or_tools, Reject):
-                    rejected.write(line)
-                    result.add_reject(reject_or_tools)
-                else:
-                    out.write(line)
+            for reject, tools, line in lines:
+                (rejected if reject else out).write(line)
+                result.tools.update(tools)
+                if reject is None:
                     result.records += 1
-                    result.tools.update(reject_or_tools)
+                    continue
+                result.first.setdefault(reject.reason, reject)
+                result.reasons.update([] if reject.part else [reject.reason])
     return result
 
 
 def _convert(
     rows: list[Any], *, source: str, parameters: SourceParameters
-) -> tuple[Tally, list[tuple[Reject | list[str], bytes]]]:
-    """The counts of some rows, and for each line to write its Reject, or the names of the tools its record declares."""
-    tally, result = Tally(), list[tuple[Reject | list[str], bytes]]()
+) -> tuple[Tally, list[tuple[Reject | None, list[str], bytes]]]:
+    """The counts of some rows, and the lines to write: its Reject, or the tools that its record declares."""
+    tally, lines = Tally(), list[tuple[Reject | None, list[str], bytes]]()
     item = _dataset(parameters.model_dump_json()).item
     for row in rows:
         for entry in entries_of(item(row), source, parameters, tally):
             if isinstance(entry, Record):
-                result.append((_tools_of(entry), entry.to_json().encode()))
+                lines.append((None, _tools_of(entry), entry.to_json().encode()))
             else:
-                result.append((entry, to_json(replace(entry, place=_in_utf8(entry.place))) + b"\n"))
-    return tally, result
+                place = entry.place.encode("utf-8", "backslashreplace").decode()  # of a name that is not UTF-8
+                lines.append((entry, [], to_json(replace(entry, place=place)) + b"\n"))
+    return tally, lines
 
 
 @lru_cache(maxsize=1)  # each process converts by a dataset of its own
@@ -237,11 +214,6 @@ def _dataset(parameters: str) -> Dataset:
 def _tools_of(record: Record) -> list[str]:
     first, _, _ = record.text.partition(f"{IM_END}\n")
     return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
-
-
-def _in_utf8(name: str) -> str:
-    r"""A name in which each byte that is not UTF-8 is written as `\udcff`."""
-    return name.encode("utf-8", "backslashreplace").decode()
 
 
 WANTED = {"language", "one_sided"}  # reasons that are no faults
@@ -274,13 +246,9 @@ def check_rejects(source: str, result: Written, rejects: Path, max_reject_rate: 
     saved.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(rejects, saved)  # outputs are removed on an error
     reason, times = faults.most_common(1)[0]
-    first = result.first[reason][0]
-    for name, number in faults.most_common():
-        for reject in result.first[name] if name != "unknown_role" else ():
-            if reject is not first:
-                log("prepare", f"{name} ({number:,}): {reject.place}: {reject.detail}")
-    for detail, number in result.unknown_roles.most_common(10):
-        log("prepare", f"{detail} ({number:,} conversations)")
+    first = result.first[reason]
+    for name, number in faults.most_common()[1:]:
+        log("prepare", f"{name} ({number:,}): {result.first[name].place}: {result.first[name].detail}")
     remedy = f"fix the file, or raise prepare.{source}.max_reject_rate in params.yaml"
     if not result.records:
         remedy = f"correct prepare.{source} in params.yaml, or the file"

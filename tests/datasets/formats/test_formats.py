@@ -144,13 +144,6 @@ FORMATS = [  # format, name of the file, content, what it gives
     *(("messages", "a.jsonl", f"{JSON}\n{bad}\n{JSON}", [*PAIR, "! bad_json 2", *PAIR]) for bad in (
         "{", "nul", "{}{}", "[" * 100_000, "1" * 5000, '{"a": 1e}',
     )),
-    (
-        "messages",
-        "a.json",
-        f"[{JSON},\n{JSON[:-9]},\n{JSON},\n{JSON[:-9]}]",
-        [*PAIR, "! bad_json 2", *PAIR, "! bad_json 4"],
-    ),
-    ("messages", "a.json", f"[{JSON}\n{JSON},\n{JSON}]", ["u:Hi a:Yo", "! bad_json 1", "u:Hi a:Yo"]),
     ("sharegpt", "a.jsonl", sharegpt(("human", "Hi"), ("gpt", "Yo")), PAIR),
     ("sharegpt", "a.jsonl", sharegpt(("human", "x"), ("gpt", "a"), ("gpt", "b")), ["u:x a:a a:b"]),
     (
@@ -169,6 +162,7 @@ FORMATS = [  # format, name of the file, content, what it gives
     ("gsm8k", "a.jsonl", lines({"question": "x", "answer": "<<3/4=3/4>>3/4"}), ["! bad_call 1"]),
     ("chitchat", "a.json", json.dumps({"id1": BURSTS, "id2": BURSTS}), ["u:Hi\nyou a:Yo"] * 2),
     ("chitchat", "a.json", json.dumps({"prompt": "p", "ratings": {}} | BURSTS), ["u:Hi\nyou a:Yo"]),
+    ("chitchat", "a.json", '{"a": [], null: 2}', ["! bad_json 1"]),
     ("oasst", "a.jsonl", lines(*TREE, *OTHERS), ["! orphan 7", "u:Q a:best u:Q2 a:last", "! deleted 8"]),
     ("oasst", "a.jsonl", lines(NESTED, NESTED["prompt"]), PAIR * 2),
     ("dailydialog", "a.txt", "  a ? __eou__ b .  __eou__\n", ["u:  a ? a:b . "]),
@@ -317,7 +311,6 @@ def test_parts_of_a_document_are_one_group_and_so_are_documents_of_one_column(tm
         ("messages", "", '[\n{},\n{"a": tru}', "a.json:3: not JSON: Expecting value"),
         ("messages", "", "[\n" + "[" * 100_000, "a.json:2: not JSON: maximum recursion depth"),
         ("messages", "", "[{}]\nx", "a.json:2: not JSON: more text after"),
-        ("chitchat", "", '{"a": [], null: 2}', "a.json:1: not JSON: expected a key and ':'"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_dataset_is_said(tmp_path, name, columns, content, problem):

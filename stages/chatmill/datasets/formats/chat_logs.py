@@ -21,7 +21,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chatmill.conversation import ROLES, Message
-from chatmill.datasets.formats.example import Dropped, Example, Extent, RawRow, Reject, Turn, describe_value, num_bytes
+from chatmill.datasets.formats.example import (
+    Dropped,
+    Example,
+    Extent,
+    RawRow,
+    Reject,
+    UnusableRowError,
+    as_turns,
+    describe_value,
+    num_bytes,
+)
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import Roles
 from chatmill.datasets.formats.row_readers import json_rows, lines, open_decompressed
@@ -116,19 +126,18 @@ def _row(part: list[tuple[Line, str]]) -> RawRow:
     return part[0][0].place, Log([(role, line.text, line.place.rpartition(":")[2]) for line, role in part], names)
 
 
-def convert(row: RawRow) -> Example | Reject:
-    place, log = row
-    turns = [Turn(Message.from_text(role, text)) for role, text, _ in log.messages if role in ROLES]
-    roles = [turn.message.role for turn in turns]
+def convert(place: str, log: Log) -> Example:
+    said = [Message.from_text(role, text) for role, text, _ in log.messages if role in ROLES]
+    roles = [message.role for message in said]
     if "user" not in roles or "assistant" not in roles[roles.index("user") :]:
-        size = sum(num_bytes(text) for _, text, _ in log.messages)
-        return Reject(place, "one_sided", "no answer of the assistant", len(log.messages), size)
+        extent = Extent(len(log.messages), sum(num_bytes(text) for _, text, _ in log.messages))
+        raise UnusableRowError("one_sided", "no answer of the assistant", extent)
     dropped = [
         Dropped(reason, Extent(1, num_bytes(text)), f"at {place.strip()}: {text[:60]!r}")
         for reason, text, place in log.messages
         if reason not in ROLES
     ]
-    return Example(place, None, turns, None, dropped, (), log.names)
+    return Example(place, None, as_turns(said), None, dropped, (), log.names)
 
 
 # WhatsApp's text: `31.12.23, 23:59 - Anna: Hi` of Android, `[12/31/23, 11:59:30 PM] Anna: Hi` of iOS, in any language.
@@ -220,6 +229,16 @@ def _document(file: Path) -> Any:
             raise ValueError(f"{file}: not JSON: {error}") from error
 
 
+def _of_files(files: Sequence[Path], line: Callable[[str, Any], Line]) -> Chats:
+    """The chat of each file, or those in its list of chats."""
+    for file in files:
+        content = _document(file)
+        chats = content.get("chats") if isinstance(content, dict) else None
+        every = chats.get("list") if isinstance(chats, dict) else None
+        for chat in every if isinstance(every, list) else [content]:
+            yield from _read(file, chat.get("messages") if isinstance(chat, dict) else chat, line)
+
+
 def _read(file: Path, entries: Any, line: Callable[[str, Any], Line]) -> Chats:
     if not isinstance(entries, list):
         raise ValueError(f"{file}: expected a list of messages, got {describe_value(entries)}")
@@ -248,15 +267,6 @@ def _instant(date: str) -> datetime:
 _DELETED_ACCOUNT = "Deleted Account"
 
 
-def _telegram(files: Sequence[Path]) -> Chats:
-    for file in files:
-        content = _document(file)
-        chats = content.get("chats") if isinstance(content, dict) else None
-        every = chats.get("list") if isinstance(chats, dict) else None
-        for chat in every if isinstance(every, list) else [content]:
-            yield from _read(file, chat.get("messages") if isinstance(chat, dict) else chat, _telegram_line)
-
-
 def _telegram_line(place: str, entry: Any) -> Line:
     said = entry.get("text") or entry.get("text_entities") or ""
     parts = [said] if isinstance(said, str) else said
@@ -265,12 +275,6 @@ def _telegram_line(place: str, entry: Any) -> Line:
     kind = "forwarded" if kind == "text" and entry.get("forwarded_from") else kind
     time = _instant(entry["date"]) if "date" in entry else datetime.fromtimestamp(float(entry["date_unixtime"]))
     return Line(place, time, entry.get("from") or _DELETED_ACCOUNT, text, kind)
-
-
-def _discord(files: Sequence[Path]) -> Chats:
-    for file in files:
-        content = _document(file)
-        yield from _read(file, content.get("messages") if isinstance(content, dict) else content, _discord_line)
 
 
 _EMOJI = re.compile(r"<a?(:\w+:)\d+>")
@@ -326,8 +330,11 @@ def _slack_line(place: str, entry: Any, users: dict[str, str]) -> Line:
 
 
 _READERS: dict[str, Callable[[Sequence[Path]], Chats]] = {
-    "whatsapp": _whatsapp, "telegram": _telegram, "discord": _discord, "slack": _slack,
-}  # fmt: skip
+    "whatsapp": _whatsapp,
+    "telegram": partial(_of_files, line=_telegram_line),
+    "discord": partial(_of_files, line=_discord_line),
+    "slack": _slack,
+}
 LOGS = tuple(_READERS)
 EXPORTS = (*LOGS, "chatgpt")
 

@@ -1,4 +1,6 @@
-r"""OpenAI's and Hugging Face's `messages`, in JSON lines or a JSON array.
+r"""The named formats of conversations, as they are published; each is a function from an entry to its conversation.
+
+`messages` is OpenAI's and Hugging Face's, in JSON lines or a JSON array:
 
     {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!"}]}
 
@@ -24,12 +26,11 @@ from chatmill.datasets.formats.example import (
     alternate,
     check_turn_count,
     describe_value,
-    list_of,
     split_turns,
     text_of,
 )
 from chatmill.datasets.formats.mapping import REPLIES, USUAL_NAMES, Columns, TableMapping
-from chatmill.datasets.formats.row_readers import json_entries, json_rows, paragraphs
+from chatmill.datasets.formats.row_readers import json_rows, paragraphs
 from chatmill.datasets.formats.table import MARK_START, TableReader, UnknownRoleError, reader_of
 from chatmill.datasets.formats.trees import grow
 
@@ -47,65 +48,41 @@ def messages_reader(row: Any) -> TableReader:
 
 def from_messages(row: Any) -> Conversation:
     try:
-        return [turn.message for turn in messages_reader(row).turns(row)[0]]
+        return [turn.message for turn in messages_reader(row).turns(row, [])]
     except UnknownRoleError as error:
-        names = [name for names in USUAL_NAMES.values() for name in names[:1]]
-        expected = ", ".join(names)
+        expected = ", ".join(names[0] for names in USUAL_NAMES.values())
         raise UnusableRowError(error.reason, f"unknown role {error.names[0]!r}: expected one of {expected}") from error
 
 
-# DailyDialog's text: one dialogue per line, each turn ended by ` __eou__`; the first speaker is the user.
-
-
 def from_dailydialog(line: str) -> Conversation:
+    """DailyDialog's text: one dialogue per line, each turn ended by ` __eou__`; the first speaker is the user."""
     turns = split_turns(f" {line}", "__eou__")
     if not turns[-1].strip():
         turns.pop()
     return alternate([turn.removeprefix(" ").removesuffix(" ") for turn in turns])
 
 
-# BYU's chitchat dataset: one JSON object (or array) of conversations, or of a single one.
-
-
-def chitchat_rows(file: Path) -> Iterator[RawRow | Reject]:
-    entries = json_entries(file)
-    for entry in entries:
-        if isinstance(entry, Reject):
-            yield entry
-            continue
-        place, key, value = entry
-        if key is None or isinstance(value, dict):
-            yield place, value
-        else:  # the file is one conversation, and this is its first field
-            fields = (entry[1:] for entry in entries if not isinstance(entry, Reject))
-            yield place, {key: value} | {key: value for key, value in fields if key == "messages"}
-
-
 def from_chitchat(row: Any) -> Conversation:
+    """BYU's chitchat dataset: bursts of messages, of which those of one sender in a row are a turn."""
     messages: list[tuple[str, str]] = []
-    for burst in list_of(row, "messages"):
+    bursts = row.get("messages") if isinstance(row, dict) else None
+    for burst in bursts if isinstance(bursts, list) else [bursts]:
         if not isinstance(burst, list):
-            raise UnusableRowError("missing_field", f"messages: expected lists, got {describe_value(burst)}")
+            raise UnusableRowError("missing_field", f"messages: expected lists of lists in {describe_value(row)}")
         check_turn_count(len(messages) + len(burst))
         messages += [(text_of(message, "sender"), text_of(message, "text")) for message in burst]
     turns = groupby(messages, key=lambda message: message[0])
     return alternate(["\n".join(text for _, text in turn) for _, turn in turns])
 
 
-# GSM8K's problems, in JSON lines; its calculator annotations become tool use.
+# GSM8K's problems, whose calculator annotations become tool use.
 
 _CALL = re.compile(r"<<([^<>]*)=([^<>=]*)>>")
 _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
 
 
 def from_gsm8k(row: Any) -> Conversation:
-    return [
-        Message.from_text("user", text_of(row, "question")),
-        Message("assistant", tuple(_gsm8k_parts(text_of(row, "answer")))),
-    ]
-
-
-def _gsm8k_parts(answer: str) -> list[Part]:
+    question, answer = text_of(row, "question"), text_of(row, "answer")
     check_turn_count(answer.count("<<"))
     pieces = _CALL.split(answer)  # text, expression, result, text, expression, result, …, text
     parts = []
@@ -114,7 +91,7 @@ def _gsm8k_parts(answer: str) -> list[Part]:
             raise UnusableRowError("bad_call", f"the result of <<{pieces[index - 1]}={piece}>> is not a number")
         if piece or index % 3:
             parts.append(Part(("text", "call", "output")[index % 3], piece))
-    return parts
+    return [Message.from_text("user", question), Message("assistant", tuple(parts))]
 
 
 # The older format, in which plain words mark the turns.
@@ -152,7 +129,7 @@ def marker_rows(file: Path) -> Iterator[RawRow | Reject]:
 
 def from_markers(row: Any) -> Conversation:
     if isinstance(row, dict) and "turns" in row:
-        return [turn.message for turn in _SPREAD.turns(row)[0]]
+        return [turn.message for turn in _SPREAD.turns(row, [])]
     return _marked_turns(text_of(row, "text"), _LINE)
 
 
@@ -165,27 +142,21 @@ def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
     if pieces[0].strip() or len(pieces) == 1:
         raise UnusableRowError("no_marker", f"expected a turn to start with a marker such as Human:, not {text[:40]!r}")
     check_turn_count(len(pieces) // 3)
-    turns = zip(pieces[2::3], pieces[3::3], strict=True)
-    return [Message.from_text(ROLES[role], content) for role, content in turns]
-
-
-# Tables of dialogues, comma-separated, or tab-separated in a .tsv; column names are case-insensitive.
+    return [Message.from_text(ROLES[role], said) for role, said in zip(pieces[2::3], pieces[3::3], strict=True)]
 
 
 def from_personachat(row: Any) -> Conversation:
+    """A row of a table of dialogues, whose column names are case-insensitive."""
     if "chat" in row:
         return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:
         return alternate([row["question"], row["answer"]])
-    raise UnusableRowError(
-        "missing_field", f"expected a column 'chat', or 'question' and 'answer', got {describe_value(row)}"
-    )
-
-
-# Plain text: each line is a turn, a blank line ends the conversation, and the first speaker is the user.
+    expected = "expected a column 'chat', or 'question' and 'answer'"
+    raise UnusableRowError("missing_field", f"{expected}, got {describe_value(row)}")
 
 
 def from_text(paragraph: str) -> Conversation:
+    """Plain text: each line is a turn, a blank line ends the conversation, and the first speaker is the user."""
     return alternate(split_turns(paragraph, "\n"))
 
 

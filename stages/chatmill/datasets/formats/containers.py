@@ -3,18 +3,19 @@
 What a file is follows from its name without `.gz` or `.zst`, and where that says nothing, from its first bytes.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import parse_json
+from chatmill.datasets.formats.json_document import members
 from chatmill.datasets.formats.row_readers import (
+    MAX_ROW_BYTES,
     check_header,
+    holds_lines,
     inner_suffix,
-    json_entries,
     json_rows,
     nonblank_lines,
     open_decompressed,
@@ -68,10 +69,9 @@ def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Rej
 
     By the columns a row is known in a JSON object. JSON lines are Unparsed.
     """
-    kind = _kind(file)
-    if kind in _TEXTS:
+    if _kind(file) in _TEXTS:
         return json_rows(file, parsed=False)
-    return _rows(file, {*columns} if kind == ".json" else set(), parsed=False)
+    return _rows(file, {*columns} if _kind(file) == ".json" else set(), parsed=False)
 
 
 def is_table(file: Path) -> bool:
@@ -124,11 +124,10 @@ def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
 
         with parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES) as table:
             there = table.schema_arrow.names
-            check_header(str(file), there)
             names = [name for name in there if name in columns]
             if not columns or any(column not in there and column.partition(".")[0] not in there for column in columns):
                 names = there  # of a row without a column, all others are told
-            yield from _numbered(file, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
+            yield from _numbered(file, there, table.iter_batches(batch_size=_BATCH_ROWS, columns=names))
 
 
 def _arrow_rows(file: Path) -> Iterator[RawRow]:
@@ -140,11 +139,12 @@ def _arrow_rows(file: Path) -> Iterator[RawRow]:
             is_file = source.read(6) == b"ARROW1"
             source.seek(0)
             table = ipc.open_file(source) if is_file else ipc.open_stream(source)
-            check_header(str(file), table.schema.names)
-            yield from _numbered(file, map(table.get_batch, range(table.num_record_batches)) if is_file else table)
+            batches = map(table.get_batch, range(table.num_record_batches)) if is_file else table
+            yield from _numbered(file, table.schema.names, batches)
 
 
-def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
+def _numbered(file: Path, columns: Sequence[str], batches: Iterable[Any]) -> Iterator[RawRow]:
+    check_header(str(file), columns)
     number = 0
     for batch in batches:
         for start in range(0, batch.num_rows, _BATCH_ROWS):
@@ -153,9 +153,8 @@ def _numbered(file: Path, batches: Iterable[Any]) -> Iterator[RawRow]:
                 part.validate(full=True)  # else offsets in a damaged file may point anywhere
                 rows = part.to_pylist()
             except (ValueError, OverflowError) as error:
-                raise ValueError(
-                    f"{file}:{number + 1}: unreadable value in this row or soon after: {_one_line(error)}"
-                ) from error
+                problem = f"unreadable value in this row or soon after: {_one_line(error)}"
+                raise ValueError(f"{file}:{number + 1}: {problem}") from error
             for row in map(without_null_arguments, rows) if "arguments" in batch.schema.to_string() else rows:
                 number += 1
                 yield f"{file}:{number}", row
@@ -195,45 +194,37 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | 
     An object with one of the columns is a row itself, and a list whose first entry has one is a list of rows.
     """
     try:
-        contents = _contents(file, {*columns}) if _is_object(file) else None
+        with open_decompressed(file) as stream:
+            start = stream.peek(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()
+            if not start.startswith(b"{") or holds_lines(file, "{"):
+                return None
+            contents = _contents(members(file, stream, MAX_ROW_BYTES), {*columns})
     except ValueError:
         return None  # several values, or a broken one, of which the other readers say the place
-    if contents == "members":
-        return (row if isinstance(row, Reject) else (row[0], row[2]) for row in json_entries(file))
-    return _listed(file) if contents == "lists" else None
+    return None if contents is None else _members_or_lists(file, contents)
 
 
-def _is_object(file: Path) -> bool:
-    """Whether a file begins with an object that is not the first of several lines."""
-    lines = list(islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2))
-    if not lines or not lines[0][1].lstrip().startswith("{"):
-        return False
-    try:
-        return len(lines) < 2 or not isinstance(parse_json(lines[0][1]), dict)
-    except ValueError:
-        return True
-
-
-def _contents(file: Path, columns: set[str]) -> Literal["members", "lists"] | None:
+def _contents(object_members: Iterable[tuple[str, str, Any]], columns: set[str]) -> Literal["members", "lists"] | None:
     """What the rows are: the members of an object, or the entries of lists in it; None where it is a row itself."""
     others: list[Any] = []
     lists: list[tuple[str, Any]] = []
-    for key, value in islice(_members(file), _FIRST):
+    for _, key, value in islice(object_members, _FIRST):
         if key in columns:
             return None
-        if isinstance(value, Iterator):
-            first = next((entry[2] for entry in value if not isinstance(entry, Reject)), None)
-            if isinstance(first, dict) and columns & first.keys():
-                return "lists"
-            lists.append((key, first))
-        else:
-            others.append(value)
+        is_list = isinstance(value, Iterator)
+        first = next(value, ("", None))[1] if is_list else value
+        if is_list and isinstance(first, dict) and columns & first.keys():
+            return "lists"
+        lists += [(key, first)] if is_list else []
+        others += [] if is_list else [value]
     may_be_rows = [one for one in lists if _may_be_row(*one)]
     if may_be_rows and all(_is_row(*one) for one in may_be_rows):
         return "lists"
     values = others or [first for _, first in lists]
-    alike = not (others and lists) and len(values) > 1 and all(isinstance(value, dict) for value in values)
-    return "members" if alike and values[0].keys() & values[1].keys() else None
+    if (others and lists) or not values or not all(isinstance(value, dict) for value in values):
+        return None
+    first, second = values[0].keys(), values[min(1, len(values) - 1)].keys()
+    return "members" if columns & first or (len(values) > 1 and first & second) else None
 
 
 def _may_be_row(key: str, entry: Any) -> bool:
@@ -246,17 +237,14 @@ def _is_row(key: str, entry: Any) -> bool:
     return key in _LISTS or any(isinstance(value, list) for value in entry.values())
 
 
-def _listed(file: Path) -> Iterator[RawRow | Reject]:
-    """The entries of the lists in an object that begin with a row."""
-    for key, value in _members(file):
-        for number, entry in enumerate(value if isinstance(value, Iterator) else (), start=1):
-            if isinstance(entry, Reject):
-                yield entry
-            elif number == 1 and not _may_be_row(key, entry[2]):
-                break
-            else:
-                yield f"{entry[0]}, entry {number} of {key}", entry[2]
-
-
-def _members(file: Path) -> Iterator[tuple[str, Any]]:
-    return ((str(entry[1]), entry[2]) for entry in json_entries(file, open_arrays=True) if isinstance(entry, tuple))
+def _members_or_lists(file: Path, contents: Literal["members", "lists"]) -> Iterator[RawRow]:
+    """The members of an object, or the entries of the lists in it that begin with a row."""
+    with open_decompressed(file) as stream:
+        for place, key, value in members(file, stream, MAX_ROW_BYTES):
+            if contents == "members":
+                yield place, [entry for _, entry in value] if isinstance(value, Iterator) else value
+                continue
+            for number, (row_place, entry) in enumerate(value if isinstance(value, Iterator) else (), start=1):
+                if number == 1 and not _may_be_row(key, entry):
+                    break
+                yield f"{row_place}, entry {number} of {key}", entry

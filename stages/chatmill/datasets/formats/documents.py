@@ -18,7 +18,7 @@ from typing import Any
 from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import TableMapping, value_at
-from chatmill.datasets.formats.row_readers import UTF_16, Utf16Error, open_decompressed
+from chatmill.datasets.formats.row_readers import open_decompressed
 from chatmill.datasets.split import column_group, document_group
 
 Items = Iterator[Document | Reject]
@@ -30,16 +30,10 @@ _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
 
 def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
-    """The documents of a file, or of the matching files of a folder; one in UTF-16 is a reject.
-
-    Raises ValueError for JSON named as text.
-    """
+    """The documents of a file, or of the matching files of a folder. Raises ValueError for JSON named as text."""
     for file in files_of(path, patterns):
-        rows = rows_of(file, columns=_columns(mapping)) if is_table(file) else None
-        try:
-            yield from _text_file(file) if rows is None else document_rows(rows, mapping)
-        except Utf16Error:
-            yield Reject(str(file), "not_utf8", UTF_16)
+        is_rows = is_table(file)
+        yield from document_rows(rows_of(file, columns=_columns(mapping)), mapping) if is_rows else _text_file(file)
 
 
 def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
@@ -53,7 +47,7 @@ def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None 
             parts = list(parts_of(_slices(_text(entry, text)))) or [""]
             named = next((value_at(entry, column) for column in group), None)
         except UnusableRowError as error:
-            yield Reject(place, error.reason, str(error))
+            yield error.reject(place)
             continue
         for part in parts:
             yield Document(place, document_group(parts[0]) if named is None else column_group(str(named)), part)
@@ -109,7 +103,7 @@ def _text_file(file: Path) -> Items:
             yield Document(f"{file}:{line}", group, part)
             line += part.count("\n")
     except UnusableRowError as error:
-        yield Reject(f"{file}:{line}", error.reason, str(error))
+        yield error.reject(f"{file}:{line}")
     else:
         if not group:
             yield Reject(str(file), "empty_document", "the file is empty")

@@ -16,6 +16,13 @@ class Extent(NamedTuple):
     messages: int = 0
     bytes: int = 0
 
+    @classmethod
+    def total(cls, extents: "Iterable[Extent]") -> "Extent":
+        return cls(*map(sum, zip(*extents, strict=True)))
+
+
+NOTHING = Extent()
+
 
 class Turn(NamedTuple):
     """A message of a conversation, and what the dataset says about it."""
@@ -100,9 +107,12 @@ class Reject:
 class UnusableRowError(ValueError):
     """Raised for an entry that cannot be converted to a conversation; it becomes a `Reject`."""
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: str, detail: str, extent: Extent = NOTHING) -> None:
         super().__init__(detail)
-        self.reason = reason
+        self.reason, self.extent = reason, extent
+
+    def reject(self, place: str) -> Reject:
+        return Reject(place, self.reason, str(self), *self.extent)
 
 
 def num_bytes(text: str) -> int:
@@ -115,14 +125,6 @@ def text_of(entry: Any, key: str) -> str:
     value = entry.get(key) if isinstance(entry, dict) else None
     if not isinstance(value, str):
         raise UnusableRowError("missing_field", f"no text under {key!r} in {describe_value(entry)}")
-    return value
-
-
-def list_of(entry: Any, key: str) -> list[Any]:
-    """The list under a key of an entry. Raises UnusableRowError where there is none."""
-    value = entry.get(key) if isinstance(entry, dict) else None
-    if not isinstance(value, list):
-        raise UnusableRowError("missing_field", f"no list under {key!r} in {describe_value(entry)}")
     return value
 
 
@@ -149,6 +151,14 @@ class Step(NamedTuple):
     train: bool | None = None
     id: str | None = None  # of a call, or of the call to which an output belongs
 
+    @property
+    def role(self) -> str:
+        return "assistant" if self.is_tool_use else self.kind
+
+    @property
+    def is_tool_use(self) -> bool:
+        return self.kind in ("call", "output")
+
 
 MAX_TURNS = 100_000  # of a conversation; each takes a hundred times the memory of a short text
 
@@ -170,42 +180,32 @@ def alternate(texts: Sequence[str], system: str = "") -> Conversation:
     return opening + [Message.from_text(("user", "assistant")[index % 2], text) for index, text in enumerate(texts)]
 
 
-def join_tools(steps: Iterable[Step]) -> list[Turn]:
+def join_tools(steps: Sequence[Step]) -> list[Turn]:
     """The turns in which calls, their outputs and the text after them are one message of the assistant.
 
     Outputs belong to the calls by their ids, and without ids in order: call, call, output, output becomes call, output,
     call, output.
     """
-    steps = list(steps)
     if all(step.kind in ROLES for step in steps):  # no tools, which is faster
         return [Turn(Message.from_text(step.kind, step.text), step.messages, step.train) for step in steps]
     groups: list[list[Step]] = []
     for step in steps:
         last = groups[-1][-1] if groups else None
-        if last and _role(last) == _role(step) and (last.kind in _TOOL_USE or step.kind == "call"):
+        if last and last.role == step.role and (last.is_tool_use or step.kind == "call"):
             groups[-1].append(step)
         else:
             groups.append([step])
     return list(map(_joined_turn, groups))
 
 
-_TOOL_USE = ("call", "output")  # after which the assistant's turn continues
-
-
-def _role(step: Step) -> str:
-    return "assistant" if step.kind in _TOOL_USE else step.kind
-
-
 def _joined_turn(steps: Sequence[Step]) -> Turn:
     """The turn of some steps. Raises UnusableRowError where one is trained and another one is not."""
-    train: bool | None = None
+    flags = {step.train for step in steps if step.kind != "output"} - {None}
+    if len(flags) > 1:
+        raise UnusableRowError("mixed_flags", "a call and the answer after it: expected both trained, or none")
     parts: list[list[Part]] = []  # each call with its output
     open_calls: list[tuple[str | None, list[Part]]] = []
-    for kind, text, _, flag, name in steps:
-        if flag is not None and kind != "output":
-            if train not in (None, flag):
-                raise UnusableRowError("mixed_flags", "a call and the answer after it: expected both trained, or none")
-            train = flag
+    for kind, text, _, _, name in steps:
         if kind == "output":
             open_calls.pop(_answered(open_calls, name))[1].append(Part("output", text))
         elif kind == "call":
@@ -215,8 +215,8 @@ def _joined_turn(steps: Sequence[Step]) -> Turn:
             open_calls.append((name, parts[-1]))
         elif text:
             parts.append([Part("text", text)])
-    message = Message(_role(steps[0]), join_texts(chain.from_iterable(parts)))
-    return Turn(message, sum(step.messages for step in steps), train)
+    message = Message(steps[0].role, join_texts(chain.from_iterable(parts)))
+    return Turn(message, sum(step.messages for step in steps), next(iter(flags), None))
 
 
 def _answered(open_calls: Sequence[tuple[str | None, list[Part]]], name: str | None) -> int:
@@ -243,10 +243,9 @@ def join_texts(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def declare(turns: list[Turn], names: list[str]) -> list[Turn]:
-    """The turns with these tools declared in the system message, which is none of the dataset's if there was none."""
-    before = extent_of(turns).bytes
-    messages = declare_tools([turn.message for turn in turns], names)
-    if len(messages) > len(turns):
-        return [Turn(messages[0], 0, None, num_bytes(messages[0].text)), *turns]
-    first = turns[0]._replace(message=messages[0])
-    return [first._replace(added=extent_of([first, *turns[1:]]).bytes - before), *turns[1:]]
+    """The turns with these tools declared in the system message, whose declaration is none of the dataset's text."""
+    first, *others = declare_tools([turn.message for turn in turns], names)
+    if len(others) == len(turns):
+        return [Turn(first, 0, None, num_bytes(first.text)), *turns]
+    added = num_bytes(first.text) - num_bytes(turns[0].message.text)
+    return [turns[0]._replace(message=first, added=turns[0].added + added), *turns[1:]]

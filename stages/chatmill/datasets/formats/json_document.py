@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chatmill.datasets.formats.example import Reject
+from chatmill.datasets.formats.example import RawRow
 
 _READ_BYTES = 1 << 18
 _decode = json.JSONDecoder().raw_decode
 _blanks = re.compile(r"[ \t\r\n]*").match
-_FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.)*")\s*:').match
 
 
 def parse_json(text: str) -> Any:
@@ -27,75 +26,42 @@ def parse_json(text: str) -> Any:
         raise ValueError("its values are nested too deeply") from error
 
 
-def entries(
-    file: Path, stream: io.BufferedIOBase, limit: int, *, open_arrays: bool = False
-) -> Iterator[tuple[str, str | None, Any] | Reject]:
-    """Place, key and value of each entry of an object or array; in an array the keys are None.
+def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[RawRow]:
+    """Place and value of each of several concatenated JSON values.
 
-    With `open_arrays` the values of an object that are arrays are iterators of their own entries, of which those not
-    taken before the next one of the object are skipped.
-
-    An entry of an array that is not JSON becomes a reject if the next one can be found, which begins with the key of
-    the first one. Otherwise raises ValueError with file and line, and so for an entry longer than `limit` characters.
+    Raises ValueError with file and line for what is not JSON, or longer than `limit` characters.
     """
-    text = _JsonStream(file, stream, limit)
-    match text.peek():
-        case "[":
-            yield from _array_entries(text)
-        case "{":
-            yield from _object_entries(text, open_arrays)
-        case _:
-            raise text.error("expected a JSON array or object")
-    text.check_end()
-
-
-def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, Any]]:
-    """Place and value of each of several concatenated JSON values. Raises ValueError as `entries` does."""
     text = _JsonStream(file, stream, limit)
     while text.peek():
         yield text.place, text.value()
 
 
-def _object_entries(text: "_JsonStream", open_arrays: bool) -> Iterator[tuple[str, str, Any]]:
-    text.take()
-    separator = text.take() if text.peek() == "}" else ","
-    while separator == ",":
-        text.peek()
+def array_entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[RawRow]:
+    """Place and value of each entry of an array. Raises ValueError as `values` does."""
+    text = _JsonStream(file, stream, limit)
+    yield from text.entries()
+    text.check_end()
+
+
+def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str, Any]]:
+    """Place, key and value of each member of an object. Raises ValueError as `values` does.
+
+    Values that are arrays are iterators of their own entries, of which those not taken before the next member are
+    skipped.
+    """
+    text = _JsonStream(file, stream, limit)
+    for _ in text.separated("{", "}"):
         place, key = text.place, text.value()
         if not isinstance(key, str) or text.take() != ":":
             raise text.error("expected a key and ':'")
-        if open_arrays and text.peek() == "[":
-            array = _array_entries(text)
+        if text.peek() == "[":
+            array = text.entries()
             yield place, key, array
             for _ in array:
                 pass
         else:
             yield place, key, text.value()
-        separator = text.take()
-    if separator != "}":
-        raise text.error("expected ',' or '}'")
-
-
-def _array_entries(text: "_JsonStream") -> Iterator[tuple[str, None, Any] | Reject]:
-    text.take()
-    text.first_key = None
-    separator = text.take() if text.peek() == "]" else ","
-    while separator == ",":
-        text.peek()
-        place = text.place
-        try:
-            yield place, None, text.value()
-            separator = text.take()
-            if separator not in (",", "]"):
-                raise text.error("expected ',' or ']'")
-        except BrokenEntryError as error:
-            separator = text.skip_entry(error)
-            problem = str(error).removeprefix(f"{place}: ")
-            yield Reject(place, "bad_json", problem.replace(f"{text.file}:", "line ", 1))
-
-
-class BrokenEntryError(ValueError):
-    """Raised for text that is not JSON, or longer than memory may hold."""
+    text.check_end()
 
 
 class _JsonStream:
@@ -104,15 +70,14 @@ class _JsonStream:
         self._stream, self._decoder = stream, codecs.getincrementaldecoder("utf-8-sig")()
         self._buffer, self._position = "", 0
         self._line = 1  # at the position
-        self.first_key: re.Pattern[str] | None = None  # where a later entry of an array begins
 
     @property
     def place(self) -> str:
         return f"{self.file}:{self._line}"
 
-    def error(self, problem: str, position: int = 0) -> BrokenEntryError:
+    def error(self, problem: str, position: int = 0) -> ValueError:
         line = self._line + self._buffer.count("\n", self._position, position)
-        return BrokenEntryError(f"{self.file}:{line}: not JSON: {problem}")
+        return ValueError(f"{self.file}:{line}: not JSON: {problem}")
 
     def check_end(self) -> None:
         if self.peek():
@@ -133,11 +98,25 @@ class _JsonStream:
         self._position += len(character)
         return character
 
+    def separated(self, begin: str, end: str) -> Iterator[None]:
+        """Go to each of the parts of an array or object, which are consumed before the next one."""
+        if self.take() != begin:
+            raise self.error(f"expected {begin!r}")
+        separator = self.take() if self.peek() == end else ","
+        while separator == ",":
+            self.peek()
+            yield
+            separator = self.take()
+        if separator != end:
+            raise self.error(f"expected ',' or {end!r}")
+
+    def entries(self) -> Iterator[RawRow]:
+        for _ in self.separated("[", "]"):
+            yield self.place, self.value()
+
     def value(self) -> Any:
-        """Consume and return the next JSON value. Raises BrokenEntryError, and then stays where it is."""
+        """Consume and return the next JSON value."""
         self.peek()
-        if self.first_key is None and (key := _FIRST_KEY(self._buffer, self._position)):
-            self.first_key = re.compile(rf"[,}}\]]\s*(?=\{{\s*{re.escape(key[1])}\s*:)")
         while True:
             try:
                 value, end = _decode(self._buffer, self._position)
@@ -152,22 +131,6 @@ class _JsonStream:
                     self._advance(end)
                     return value
 
-    def skip_entry(self, error: BrokenEntryError) -> str:
-        """Go on to the next text that begins as the first entry did, or to the end of a file that ends the array.
-
-        Returns the separator before it. Raises the error where there is neither.
-        """
-        while self.first_key is not None:
-            if found := self.first_key.search(self._buffer, self._position + 1):
-                self._advance(found.end())
-                return ","
-            if not self._more():
-                if not self._buffer.rstrip().endswith("]"):
-                    break
-                self._advance(len(self._buffer))
-                return "]"
-        raise error
-
     def _advance(self, position: int) -> None:
         self._line += self._buffer.count("\n", self._position, position)
         self._position = position
@@ -176,7 +139,7 @@ class _JsonStream:
         """Read more text and drop what was consumed; False at the end of the file, where nothing changes."""
         length = len(self._buffer) - self._position
         if length > self._limit:
-            raise BrokenEntryError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
+            raise ValueError(f"{self.place}: not JSON, or an entry longer than {self._limit:,} characters")
         try:
             data = self._stream.read(max(_READ_BYTES, length))
             text = self._decoder.decode(data, final=not data)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from chatmill.datasets.formats import json_document
-from chatmill.datasets.formats.example import UnusableRowError, describe_value, list_of, num_bytes, text_of
+from chatmill.datasets.formats.example import UnusableRowError, describe_value, num_bytes, text_of
 
 Column = Annotated[str, Field(min_length=1)]
 Speaker = Literal["system", "user", "assistant", "call", "output", "ignore"]
@@ -72,44 +72,44 @@ class Columns(_Section):
 
     @model_validator(mode="after")
     def _complete(self) -> "Columns":
-        self._check_tree()
-        if self.text is not None:
-            if others := self.named().keys() - {"text", "group"}:
-                raise ValueError(f"text and {min(others)}: expected text alone, or with group")
-            return self
         pair = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
-        answers = [name for name in ("response", "chosen") if name in pair]
-        if self.messages is not None:
-            if pair:
-                raise ValueError(f"messages and {pair[0]}: expected messages alone, or prompt and response")
-        elif (own := "parent" if self.parent else "conversation" if self.conversation else None) is not None:
-            if pair:
-                raise ValueError(f"{own} and {pair[0]}: expected the columns of one message")
-        elif self.prompt is None or len(answers) != 1:
-            raise ValueError(
-                "expected messages, or prompt and response, or prompt and chosen, or id and parent, or conversation"
-            )
-        return self
-
-    def _check_tree(self) -> None:
-        whole, ranked = self.conversation, self.rank or self.deleted
+        is_pair = self.prompt is not None and (self.response is None) != (self.chosen is None)
+        is_message, ranked = self.parent or self.conversation, self.rank or self.deleted
+        of_text = self.named().keys() - {"text", "group"} if self.text is not None else set()
         for is_wrong, problem in (
             ((self.id is None) != (self.parent is None), "expected id and parent, or neither"),
             (self.parent and (self.messages or self.replies), "expected id and parent, or messages and replies"),
-            (whole and (self.messages or self.parent), "expected conversation, or messages, or id and parent"),
-            (self.order and not whole, "order needs conversation"),
+            (
+                self.conversation and (self.messages or self.parent),
+                "expected conversation, or messages, or id and parent",
+            ),
+            (self.order and not self.conversation, "order needs conversation"),
             (self.tree and not self.parent, "tree needs id and parent"),
             (self.replies and not self.messages, "replies needs messages, which is the first one of a tree"),
             (ranked and not (self.replies or self.parent), "rank and deleted need replies, or id and parent"),
+            (of_text, f"text and {min(of_text, default='')}: expected text alone, or with group"),
+            (self.messages and pair, f"messages and {', '.join(pair)}: expected one of both"),
+            (is_message and pair, f"{', '.join(pair)}: expected the columns of one message"),
+            (
+                not (self.text or self.messages or is_message or is_pair),
+                "expected messages, or prompt and response, or prompt and chosen, or id and parent, or conversation",
+            ),
         ):
             if is_wrong:
                 raise ValueError(problem)
+        return self
 
     @property
-    def answer(self) -> str:
-        column = self.response or self.chosen
-        assert column is not None
-        return column
+    def pair(self) -> tuple[str, str]:
+        """The columns of the prompt and the answer, which a row has that has no messages."""
+        answer = self.response or self.chosen
+        assert self.prompt is not None and answer is not None
+        return self.prompt, answer
+
+    @property
+    def is_of_one_message(self) -> bool:
+        """Whether each row is a message, which `trees.grow` joins with others."""
+        return self.parent is not None or self.conversation is not None
 
     def named(self) -> dict[str, str]:
         """The columns of a row that the mapping names, by what they are for."""
@@ -251,8 +251,9 @@ def tool_names(tools: Any) -> list[str]:
         tools = parse_json(tools, "tools") if tools.strip() else []
     if not tools:
         return []
-    found = list_of({"tools": tools}, "tools")
-    return [text_of(tool.get("function", tool) if isinstance(tool, dict) else tool, "name") for tool in found]
+    if not isinstance(tools, list):
+        raise UnusableRowError("missing_field", f"tools: expected a list, got {describe_value(tools)}")
+    return [text_of(tool.get("function", tool) if isinstance(tool, dict) else tool, "name") for tool in tools]
 
 
 def is_trained(message: Mapping[str, Any], field: str | None) -> bool | None:

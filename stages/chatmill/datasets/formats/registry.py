@@ -1,4 +1,4 @@
-"""All dataset formats by name, those of the Hugging Face hub included."""
+"""All dataset formats by name: a file gives rows, and each row a conversation, or a reject that says why not."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -15,60 +15,48 @@ from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, 
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
-from chatmill.datasets.formats.row_readers import Unparsed, json_row, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.row_readers import Unparsed, json_row, json_value, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.repair import SourceParameters
-from chatmill.datasets.split import column_group
 from chatmill.talk.persona import StrictModel, read_yaml
 
-Rows = Callable[[Path], Iterator[RawRow | Reject]]  # of a file
-Convert = Callable[[RawRow], Example | Reject]
+Item = Example | Document | Reject
+Convert = Callable[[str, Any], Example]  # a row's place and entry; raises UnusableRowError
 
 
 class Dataset(NamedTuple):
     """The rows of a dataset, and the function that converts one; without it they are what the format generates."""
 
-    rows: Iterator[RawRow | Example | Document | Reject]
-    convert: Callable[[RawRow], Example | Reject] | None = None
+    rows: Iterator[RawRow | Item]
+    convert: Convert | None = None
 
-    def item(self, row: RawRow | Example | Document | Reject) -> Example | Document | Reject:
+    def item(self, row: RawRow | Item) -> Item:
         if not isinstance(row, tuple):
             return row
         assert self.convert is not None
-        found = json_row(*row) if isinstance(row[1], Unparsed) else row
-        return found if isinstance(found, Reject) else self.convert(found)
+        place, entry = row
+        try:
+            return self.convert(place, json_value(entry) if isinstance(entry, Unparsed) else entry)
+        except UnusableRowError as error:
+            return error.reject(place)
 
 
 class DatasetFormat(NamedTuple):
-    rows: Rows
+    rows: Callable[[Path], Iterator[RawRow | Reject]]  # of a file
     convert: Convert
 
 
-def _simple(rows: Rows, conversation: Callable[[Any], Conversation]) -> DatasetFormat:
-    return DatasetFormat(rows, partial(_convert, conversation=conversation))
+def _entries(*columns: str) -> Callable[[Path], Iterator[RawRow | Reject]]:
+    return partial(entries_of, columns=columns)
 
 
-def _convert(row: RawRow, conversation: Callable[[Any], Conversation]) -> Example | Reject:
-    try:
-        return Example(row[0], None, as_turns(conversation(row[1])))
-    except UnusableRowError as error:
-        return Reject(row[0], error.reason, str(error))
+def _conversation(convert: Callable[[Any], Conversation]) -> Convert:
+    return lambda place, entry: Example(place, None, as_turns(convert(entry)))
 
 
-def _convert_with(row: RawRow, reader: Callable[[Any], TableReader]) -> Example | Reject:
-    return _convert_mapped(row, reader(row[1]))
-
-
-def _convert_mapped(row: RawRow, reader: TableReader) -> Example | Reject:
-    place, entry = row
-    try:
-        reader.check_language(entry)
-        turns, dropped, notes = reader.turns(entry)
-    except UnusableRowError as error:
-        return Reject(place, error.reason, str(error), *reader.extent(entry))
-    group = reader.group(entry)
-    return Example(place, None if group is None else column_group(group), turns, None, dropped, notes)
+def _read_by(reader_for: Callable[[Any], TableReader]) -> Convert:
+    return lambda place, entry: reader_for(entry).example(place, entry)
 
 
 COLUMNS = {  # of formats that are a mapping
@@ -79,29 +67,26 @@ COLUMNS = {  # of formats that are a mapping
     "dolly": {"prompt": "instruction", "query": "context", "response": "response"},
 }  # fmt: skip
 _FORMATS = {
-    "messages": DatasetFormat(
-        partial(entries_of, columns=("messages", "prompt")), partial(_convert_with, reader=chats.messages_reader)
-    ),
+    "messages": DatasetFormat(_entries("messages", "prompt"), _read_by(chats.messages_reader)),
     **{
-        name: DatasetFormat(
-            partial(entries_of, columns=columns.values()), partial(_convert_mapped, reader=reader_of(**columns))
-        )
+        name: DatasetFormat(_entries(*columns.values()), reader_of(**columns).example)
         for name, columns in COLUMNS.items()
     },
-    "dailydialog": _simple(nonblank_lines, chats.from_dailydialog),
-    "chitchat": _simple(chats.chitchat_rows, chats.from_chitchat),
-    "oasst": DatasetFormat(chats.oasst_rows, partial(_convert_with, reader=chats.oasst_reader)),
-    "hh": _simple(partial(entries_of, columns=("chosen",)), chats.from_hh),
-    "markers": _simple(chats.marker_rows, chats.from_markers),
-    "gsm8k": _simple(partial(entries_of, columns=("question",)), chats.from_gsm8k),
-    "personachat": _simple(table_rows, chats.from_personachat),
-    "text": _simple(paragraphs, chats.from_text),
+    "dailydialog": DatasetFormat(nonblank_lines, _conversation(chats.from_dailydialog)),
+    "chitchat": DatasetFormat(_entries("messages"), _conversation(chats.from_chitchat)),
+    "oasst": DatasetFormat(chats.oasst_rows, _read_by(chats.oasst_reader)),
+    "hh": DatasetFormat(_entries("chosen"), _conversation(chats.from_hh)),
+    "markers": DatasetFormat(chats.marker_rows, _conversation(chats.from_markers)),
+    "gsm8k": DatasetFormat(_entries("question"), _conversation(chats.from_gsm8k)),
+    "personachat": DatasetFormat(table_rows, _conversation(chats.from_personachat)),
+    "text": DatasetFormat(paragraphs, _conversation(chats.from_text)),
 }
+_OF_LINES = ("dailydialog", "text")
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
 FORMAT_NAMES = (*_FORMATS, *chat_logs.EXPORTS, *_GENERATORS, "documents", "hub", "table")
 
 
-def read_dataset(path: Path, format: str, **section: Any) -> Iterator[Example | Document | Reject]:
+def read_dataset(path: Path, format: str, **section: Any) -> Iterator[Item]:
     """The entries of a dataset, with the keys that its section of params.yaml may have."""
     dataset = open_dataset(SourceParameters(path=path, format=format, **section))
     return map(dataset.item, dataset.rows)
@@ -123,21 +108,15 @@ def open_dataset(parameters: SourceParameters) -> Dataset:
     elif name == "documents":
         dataset = Dataset(read_documents(path, files, mapping))
     elif name in chat_logs.EXPORTS:
-        rows = chat_logs.log_rows(path, files_of(path, files), name, parameters.roles or {})
-        dataset = Dataset(rows, chat_logs.convert)
+        logs = chat_logs.log_rows(path, files_of(path, files), name, parameters.roles or {})
+        dataset = Dataset(logs, chat_logs.convert)
     elif mapping is not None:
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:
         form = _form(name)
-        read = partial(_prose, form.rows) if form.rows in (paragraphs, nonblank_lines) else form.rows
+        read = partial(_prose, form) if name in _OF_LINES else form.rows
         dataset = Dataset((row for file in files_of(path, files) for row in read(file)), form.convert)
     return dataset._replace(rows=islice(dataset.rows, parameters.limit))
-
-
-def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    if columns.parent is None and columns.conversation is None:
-        return rows_of(path, files, columns.named().values())
-    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
 
 def _check_mapping(name: str, mapping: TableMapping | None) -> None:
@@ -150,14 +129,57 @@ def _check_mapping(name: str, mapping: TableMapping | None) -> None:
         raise ValueError("format table: columns.text is of documents: use the format documents")
 
 
-def _prose(read: Rows, file: Path) -> Iterator[RawRow | Reject]:
+def _form(name: str) -> DatasetFormat:
+    if name not in _FORMATS:
+        raise ValueError(f"unknown format {name!r}: expected one of {', '.join(FORMAT_NAMES)}")
+    return _FORMATS[name]
+
+
+def _prose(form: DatasetFormat, file: Path) -> Iterator[RawRow | Reject]:
     """The rows of a file of text. Raises ValueError for JSON."""
-    for number, row in enumerate(read(file)):
+    for number, row in enumerate(form.rows(file)):
         if not number and not isinstance(row, Reject):
             first = row[1].partition("\n")[0].lstrip()
             if first.startswith(("{", "[")) and not isinstance(json_row(row[0], first), Reject):
                 raise ValueError(f"{row[0]}: JSON, not text: use the format messages, sharegpt or table")
         yield row
+
+
+# Tables, by a mapping.
+
+
+def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
+    if not columns.is_of_one_message:
+        return rows_of(path, files, columns.named().values())
+    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
+
+
+def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Dataset:
+    reader = TableReader(mapping.nested())
+    return Dataset(_seen(path, rows, reader, mapping.columns.parent), reader.example)
+
+
+def _seen(
+    path: Path, rows: Iterable[RawRow | Reject], reader: TableReader, parent: str | None
+) -> Iterator[RawRow | Reject]:
+    """The rows of a table. Raises ValueError at the end for optional columns that no row had."""
+    last = None
+    for row in rows:
+        if isinstance(row, tuple):
+            last = row[1]
+            reader.see(last)
+        yield row
+    if reader.unseen and last is not None:
+        name, column = next(iter(reader.unseen.items()))
+        if name == "replies" and parent is not None:
+            raise ValueError(f"{path}: columns.parent: no row has the id of another one in {parent!r}")
+        if name in OPTIONAL_IN_MESSAGES:
+            raise ValueError(f"{path}: columns.{name}: no message has {column!r}")
+        there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
+        raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
+
+
+# Datasets of the Hugging Face hub.
 
 
 class Descriptor(StrictModel):
@@ -183,62 +205,26 @@ class Descriptor(StrictModel):
     def mapping(self) -> TableMapping | None:
         return TableMapping.model_validate(self, from_attributes=True) if self.columns else None
 
-
-def hub_rows(descriptor: Descriptor) -> Iterator[RawRow]:
-    """The rows of the dataset, streamed. Raises ValueError where the extra is not installed."""
-    try:
-        from datasets import load_dataset
-    except ModuleNotFoundError as error:
-        raise ValueError("format hub: needs an extra: pip install 'chatmill[hf]'") from error
-    chosen: dict[str, Any] = {"split": descriptor.split, "revision": descriptor.revision, "streaming": True}
-    dataset = load_dataset(descriptor.dataset, descriptor.config, **chosen)
-    for number, row in enumerate(dataset, start=1):
-        yield f"{descriptor.dataset}/{descriptor.split}:{number}", without_null_arguments(dict(row))
+    def rows(self) -> Iterator[RawRow]:
+        """The rows of the dataset, streamed. Raises ValueError where the extra is not installed."""
+        try:
+            from datasets import load_dataset
+        except ModuleNotFoundError as error:
+            raise ValueError("format hub: needs an extra: pip install 'chatmill[hf]'") from error
+        chosen: dict[str, Any] = {"split": self.split, "revision": self.revision, "streaming": True}
+        for number, row in enumerate(load_dataset(self.dataset, self.config, **chosen), start=1):
+            yield f"{self.dataset}/{self.split}:{number}", without_null_arguments(dict(row))
 
 
 def _hub_dataset(path: Path, mapping: TableMapping | None) -> Dataset:
     descriptor = read_yaml(path, Descriptor, yaml.SafeLoader)
-    found = mapping or descriptor.mapping
-    if descriptor.format == "documents" or (found is not None and found.columns.text is not None):
-        return Dataset(document_rows(hub_rows(descriptor), found))
+    name, found = descriptor.format, mapping or descriptor.mapping
+    if name == "documents" or (found is not None and found.columns.text is not None):
+        return Dataset(document_rows(descriptor.rows(), found))
     if found is not None:
-        return _table(path, grow(hub_rows(descriptor), found.columns), found)
-    if descriptor.format == "table":
+        return _table(path, grow(descriptor.rows(), found.columns), found)
+    if name == "table":
         raise ValueError(f"{path}: format table: needs columns")
-    form = _form(descriptor.format)
-    if form.rows in (nonblank_lines, paragraphs):
-        raise ValueError(
-            f"{path}: format {descriptor.format!r} reads lines of text, but a hub dataset has rows: choose another"
-        )
-    return Dataset(hub_rows(descriptor), form.convert)
-
-
-def _form(name: str) -> DatasetFormat:
-    if name not in _FORMATS:
-        raise ValueError(f"unknown format {name!r}: expected one of {', '.join(FORMAT_NAMES)}")
-    return _FORMATS[name]
-
-
-def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Dataset:
-    reader = TableReader(mapping.nested())
-    return Dataset(_seen(path, rows, reader, mapping.columns.parent), partial(_convert_mapped, reader=reader))
-
-
-def _seen(
-    path: Path, rows: Iterable[RawRow | Reject], reader: TableReader, parent: str | None
-) -> Iterator[RawRow | Reject]:
-    """The rows of a table. Raises ValueError at the end for optional columns that no row had."""
-    last = None
-    for row in rows:
-        if isinstance(row, tuple):
-            last = row[1]
-            reader.see(last)
-        yield row
-    if reader.unseen and last is not None:
-        name, column = next(iter(reader.unseen.items()))
-        if name == "replies" and parent is not None:
-            raise ValueError(f"{path}: columns.parent: no row has the id of another one in {parent!r}")
-        if name in OPTIONAL_IN_MESSAGES:
-            raise ValueError(f"{path}: columns.{name}: no message has {column!r}")
-        there = ", ".join(map(repr, last)) if isinstance(last, dict) else "none"
-        raise ValueError(f"{path}: columns.{name}: no row has the column {column!r}: the last one has {there}")
+    if name in _OF_LINES:
+        raise ValueError(f"{path}: format {name!r} reads lines of text, but a hub dataset has rows: choose another")
+    return Dataset(descriptor.rows(), _form(name).convert)

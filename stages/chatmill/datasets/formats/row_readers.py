@@ -13,12 +13,11 @@ from typing import Any
 
 import zstandard
 
-from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import entries, parse_json, values
+from chatmill.datasets.formats.example import RawRow, Reject, UnusableRowError
+from chatmill.datasets.formats.json_document import array_entries, parse_json, values
 
 PACKED = {".gz": "gzip", ".zst": "zstd"}  # suffixes of names
 _PACKED_BYTES = 1 << 10  # that are unpacked at once: a block of 4 bytes may hold 128 KiB
-UTF_16 = "UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8"
 
 
 def inner_suffix(file: Path) -> str:
@@ -30,25 +29,20 @@ def inner_suffix(file: Path) -> str:
 def open_decompressed(file: Path) -> Iterator[io.BufferedReader]:
     """The bytes of a file, unpacked if its name ends in .gz or .zst.
 
-    Raises ValueError for a damaged file, and Utf16Error for text that begins with the mark of UTF-16.
+    Raises ValueError for a damaged file, and for text that begins with the mark of UTF-16.
     """
     with file.open("rb") as packed:
         try:
-            stream = _unpacked(file, packed)
+            stream = packed
+            if file.suffix in PACKED:
+                raw = gzip.GzipFile(fileobj=packed) if file.suffix == ".gz" else _Zstandard(packed)
+                stream = io.BufferedReader(raw, 1 << 20)
             if stream.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
-                raise Utf16Error(f"{file}: {UTF_16}")
+                raise ValueError(f"{file}: UTF-16: convert it to UTF-8, as by iconv -f utf-16 -t utf-8")
             yield stream
         except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
             place = f"{error}, near byte {packed.tell():,}"
             raise ValueError(f"{file}: damaged, or not a {file.suffix} file: {place}") from error
-
-
-def _unpacked(file: Path, packed: io.BufferedReader) -> io.BufferedReader:
-    if file.suffix == ".gz":
-        return io.BufferedReader(gzip.GzipFile(fileobj=packed), 1 << 20)
-    if file.suffix == ".zst":
-        return io.BufferedReader(_Zstandard(packed), 1 << 20)
-    return packed
 
 
 class _Zstandard(io.RawIOBase):
@@ -77,15 +71,8 @@ class _Zstandard(io.RawIOBase):
         return count
 
 
-class Utf16Error(ValueError):
-    """Text in UTF-16."""
-
-
 MAX_ROW_BYTES = 16_000_000
-_SEPARATORS = ",;\t|"
-_QUOTED = re.compile(rb'"[^"]*"')
 _BOM = b"\xef\xbb\xbf"
-_UNQUOTED = "a cell that begins with a quotation mark does not end with one, or has one inside that is not doubled"
 
 
 def lines(file: Path) -> Iterator[RawRow | Reject]:
@@ -97,19 +84,16 @@ def lines(file: Path) -> Iterator[RawRow | Reject]:
             offset += len(line)
             place = f"{file}:{number}"
             if len(line) == MAX_ROW_BYTES and not line.endswith(b"\n"):
-                while rest := stream.readline(MAX_ROW_BYTES):
+                while (rest := stream.readline(MAX_ROW_BYTES)) and not rest.endswith(b"\n"):
                     offset += len(rest)
-                    if rest.endswith(b"\n"):
-                        break
+                offset += len(rest)
                 yield Reject(place, "too_long", f"line longer than {MAX_ROW_BYTES:,} bytes")
                 continue
+            begin = len(_BOM) if number == 1 and line.startswith(_BOM) else 0
             try:
-                text = (line.removeprefix(_BOM) if number == 1 else line).decode()
+                yield place, line[begin:].decode().removesuffix("\n").removesuffix("\r")
             except UnicodeDecodeError as error:
-                at = start + error.start + (len(_BOM) if number == 1 and line.startswith(_BOM) else 0)
-                yield Reject(place, "not_utf8", f"not UTF-8 at byte {at} of the file")
-                continue
-            yield place, text.removesuffix("\n").removesuffix("\r")
+                yield Reject(place, "not_utf8", f"not UTF-8 at byte {start + begin + error.start} of the file")
 
 
 def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
@@ -118,26 +102,22 @@ def nonblank_lines(file: Path) -> Iterator[RawRow | Reject]:
 
 def paragraphs(file: Path, is_end: Callable[[str], Any] = lambda line: not line.strip()) -> Iterator[RawRow | Reject]:
     """Groups of lines between blank lines, joined by newlines; one with an unreadable line is one reject."""
-    place, size = "", 0
-    block = io.StringIO()  # takes less memory than many short lines
+    place, block = "", io.StringIO()  # takes less memory than many short lines
     unreadable: Reject | None = None
-    for row in chain(lines(file), [("", None)]):
+    for row in chain(lines(file), [None]):
         if isinstance(row, Reject):
             unreadable = unreadable or row
-        elif row[1] is not None and not is_end(row[1]):
+        elif row is not None and not is_end(row[1]):
             place = place or row[0]
-            size += len(row[1]) + 1
-            if size > MAX_ROW_BYTES:
-                block = io.StringIO()
-                unreadable = unreadable or Reject(
-                    place, "too_long", f"paragraph longer than {MAX_ROW_BYTES:,} characters"
-                )
-            else:
+            if block.tell() + len(row[1]) >= MAX_ROW_BYTES:
+                problem = f"paragraph longer than {MAX_ROW_BYTES:,} characters"
+                unreadable = unreadable or Reject(place, "too_long", problem)
+            if unreadable is None:
                 block.write(f"{row[1]}\n")
         else:
-            if unreadable or size:
+            if unreadable or place:
                 yield unreadable or (place, block.getvalue().removesuffix("\n"))
-            place, block, size, unreadable = "", io.StringIO(), 0, None
+            place, block, unreadable = "", io.StringIO(), None
 
 
 class Unparsed(str):
@@ -150,40 +130,47 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
     The lines of JSON lines are Unparsed if they are not to be `parsed`.
     """
     with open_decompressed(file) as stream:
-        start = stream.read(4096).removeprefix(_BOM).lstrip()
-    if start.startswith(b"[") and not _has_lines_of_arrays(file):
-        yield from (row if isinstance(row, Reject) else (row[0], row[2]) for row in json_entries(file))
-    elif start.startswith((b"{\n", b"{\r\n")):
-        with open_decompressed(file) as stream:
+        start = stream.peek(1 << 12).removeprefix(_BOM).lstrip()
+        if start.startswith(b"[") and not holds_lines(file, "["):
+            yield from array_entries(file, stream, MAX_ROW_BYTES)
+            return
+        if start.startswith((b"{\n", b"{\r\n")):
             yield from values(file, stream, MAX_ROW_BYTES)
-    else:
-        for row in nonblank_lines(file):
-            if isinstance(row, Reject):
-                yield row
-            else:
-                yield json_row(*row) if parsed else (row[0], Unparsed(row[1]))
+            return
+    for row in nonblank_lines(file):
+        if isinstance(row, Reject):
+            yield row
+        else:
+            yield json_row(*row) if parsed else (row[0], Unparsed(row[1]))
 
 
-def _has_lines_of_arrays(file: Path) -> bool:
-    """Whether a file that begins with [ is JSON lines whose rows are arrays, and not one array."""
+def holds_lines(file: Path, mark: str) -> bool:
+    """Whether a file that begins with [ or { is JSON lines, of which each begins so, and not one value."""
     texts = [row[1] for row in islice((row for row in nonblank_lines(file) if not isinstance(row, Reject)), 2)]
-    try:
-        return len(texts) == 2 and texts[1].lstrip().startswith("[") and isinstance(parse_json(texts[0]), list)
-    except ValueError:
-        return False
+    is_first = len(texts) == 2 and all(text.lstrip().startswith(mark) for text in texts)
+    return is_first and not isinstance(json_row("", texts[0]), Reject)
 
 
 def json_row(place: str, line: str) -> RawRow | Reject:
     try:
-        return place, parse_json(line)
+        return place, json_value(line)
+    except UnusableRowError as error:
+        return error.reject(place)
+
+
+def json_value(line: str) -> Any:
+    """The value of a line of JSON. Raises UnusableRowError."""
+    try:
+        return parse_json(line)
     except ValueError as error:
-        return Reject(place, "bad_json", f"not JSON: {error}")
+        raise UnusableRowError("bad_json", f"not JSON: {error}") from error
 
 
-def json_entries(file: Path, *, open_arrays: bool = False) -> Iterator[tuple[str, str | None, Any] | Reject]:
-    """The entries of a JSON object or array (`json_document.entries`)."""
-    with open_decompressed(file) as stream:
-        yield from entries(file, stream, MAX_ROW_BYTES, open_arrays=open_arrays)
+# Tables: values separated by commas or other marks, in rows under a header.
+
+_SEPARATORS = ",;\t|"
+_QUOTED = re.compile(rb'"[^"]*"')
+_UNQUOTED = "a cell that begins with a quotation mark does not end with one, or has one inside that is not doubled"
 
 
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
@@ -191,15 +178,14 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
     separator = separator_of(file)
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
-        lines = _TableLines(stream)
-        reader = csv.reader(lines, delimiter=separator, strict=True)
+        text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        reader = csv.reader(_table_lines(file, text), delimiter=separator, strict=True)
         if _separator_line(file):
             next(reader)
         header: list[str] = []
         while True:
             line = reader.line_num + 1
             place = f"{file}:{line}"
-            lines.start_row(place)
             try:
                 cells = next(reader, None)
             except csv.Error as error:
@@ -217,6 +203,13 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
                 yield Reject(place, "bad_row", f"expected at most {len(header)} cells, got {len(cells)}")
             elif any(cells):
                 yield place, dict(zip(header, cells, strict=False))
+
+
+def _table_lines(file: Path, text: io.TextIOWrapper) -> Iterator[str]:
+    for number, line in enumerate(iter(lambda: text.readline(MAX_ROW_BYTES + 1), ""), start=1):
+        if len(line) > MAX_ROW_BYTES:
+            raise ValueError(f"{file}:{number}: not a table: row longer than {MAX_ROW_BYTES:,} characters")
+        yield line
 
 
 def check_header(place: str, names: Sequence[str]) -> None:
@@ -248,26 +241,3 @@ def _separator_line(file: Path) -> str:
     with open_decompressed(file) as stream:
         match = re.fullmatch(rb'(?i)"?sep=([,;|\t])"?\s*', stream.readline(MAX_ROW_BYTES).removeprefix(_BOM))
     return match[1].decode() if match else ""
-
-
-class _TableLines:
-    """The lines of a table. Raises ValueError for a row of over MAX_ROW_BYTES, as the start of the next is unknown."""
-
-    def __init__(self, stream: io.BufferedReader) -> None:
-        self._text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        self._place, self._left = "", MAX_ROW_BYTES
-
-    def start_row(self, place: str) -> None:
-        self._place, self._left = place, MAX_ROW_BYTES
-
-    def __iter__(self) -> "_TableLines":
-        return self
-
-    def __next__(self) -> str:
-        line = self._text.readline(self._left + 1)
-        self._left -= len(line)
-        if self._left < 0:
-            raise ValueError(f"{self._place}: not a table: row longer than {MAX_ROW_BYTES:,} characters")
-        if not line:
-            raise StopIteration
-        return line

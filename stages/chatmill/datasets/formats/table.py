@@ -7,6 +7,7 @@ from typing import Any
 from chatmill.datasets.formats.containers import Shortened
 from chatmill.datasets.formats.example import (
     Dropped,
+    Example,
     Extent,
     Step,
     StepKind,
@@ -25,7 +26,6 @@ from chatmill.datasets.formats.mapping import (
     OPTIONAL,
     OPTIONAL_IN_MESSAGES,
     Columns,
-    Speaker,
     TableMapping,
     check_text,
     content_bytes,
@@ -37,121 +37,54 @@ from chatmill.datasets.formats.mapping import (
     value_at,
 )
 from chatmill.datasets.formats.trees import best_path, messages_of
+from chatmill.datasets.split import column_group
 
-# Texts whose speakers alternate: a list, two lists, or one text with a separator between them.
-
-
-def are_texts(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
-
-
-def order(first: StepKind) -> tuple[StepKind, StepKind]:
-    """The two speakers, in the order in which they begin."""
-    return ("user", "assistant") if first == "user" else ("assistant", "user")
-
-
-def alternating(texts: Sequence[Any], first: StepKind) -> Iterator[Step]:
-    """The steps of the texts of two speakers. Raises UnusableRowError for what is no text."""
-    for number, text in enumerate(texts):
-        yield Step(order(first)[number % 2], check_text(text, f"text {number + 1}"))
-
-
-def exchanges(questions: Any, answers: Any, columns: Columns) -> Iterator[Step]:
-    """The steps of the texts in `columns.prompt`, each before the one of the answer at its place.
-
-    Each is a list, or the only text. Raises UnusableRowError where one has more.
-    """
-    asked, given = (value if isinstance(value, list) else [value] for value in (questions, answers))
-    check_turn_count(len(asked) + len(given))
-    if len(asked) != len(given):
-        counts = f"{len(asked):,} in {columns.prompt} and {len(given):,} in {columns.answer}"
-        raise UnusableRowError("unequal_lists", f"expected as many answers as questions, got {counts}")
-    return alternating([text for pair in zip(asked, given, strict=True) for text in pair], "user")
-
-
-_ABSENT = object()
 MARK_START = r"(?:#{1,6} ?)?(\*\*|__|[*_]|)"  # of a turn, whose mark may be a heading of Markdown, or emphasised
+_ABSENT = object()
 
 
 class TableReader:
-    """Converts rows to turns. `unseen` are the optional columns that no row has had."""
+    """Converts rows to conversations. `unseen` are the optional columns that no row has had."""
 
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
-        self._first: StepKind = mapping.first or "user"
-        self._marks: re.Pattern[str] | None = None
-        self.unseen = {name: column for name, column in self._columns.named().items() if name in OPTIONAL}
-        of_messages = {name: getattr(self._columns, name) for name in OPTIONAL_IN_MESSAGES}
-        self.unseen |= {name: column for name, column in of_messages.items() if column is not None}
+        self._order: tuple[StepKind, StepKind] = ("user", "assistant")  # in which two speakers begin
+        if mapping.first == "assistant":
+            self._order = ("assistant", "user")
+        names = "|".join(re.escape(name) for name in sorted(mapping.marks(), key=len, reverse=True))
+        self._marks = re.compile(rf"(?im)^[ \t]*{MARK_START}({names})[ \t]*(?:\1[ \t]*:|:\1)[ \t]?")
+        named = self._columns.model_dump(exclude_none=True).items()
+        self.unseen = {name: column for name, column in named if name in (*OPTIONAL, *OPTIONAL_IN_MESSAGES)}
 
     def see(self, row: Any) -> None:
         """Take note of the optional columns that a row has, whether it can be converted or not."""
         for name, column in list(self.unseen.items()):
-            entries = self._all_messages(row) if name in OPTIONAL_IN_MESSAGES else [row]
+            entries = self._messages_in(row) if name in OPTIONAL_IN_MESSAGES else [row]
             if any(value_at(entry, column, _ABSENT) is not _ABSENT for entry in entries):
                 del self.unseen[name]
 
-    def _all_messages(self, row: Any) -> list[Any]:
-        lists = [from_json(value) if isinstance(value, str) else value for value in self._values(row)]
-        entries = [entry for value in lists if isinstance(value, list) for entry in value]
-        return [message for entry in entries for message in (entry if isinstance(entry, list) else [entry])]
-
-    def _values(self, row: Any) -> list[Any]:
-        """What a row has in the columns of messages, of a tree all of its messages; None where it has nothing."""
-        columns = self._columns
-        names = (columns.messages, columns.prompt, columns.response, columns.chosen)
-        values = [value_at(row, name, None) for name in names if name is not None]
-        return values if columns.replies is None else [messages_of(values[0], columns.replies)]
-
-    def turns(self, row: Any) -> tuple[list[Turn], list[Dropped], list[str]]:
-        """The turns of a row, what is left out, and the rules by which it was changed. Raises UnusableRowError."""
-        dropped, notes = list[Dropped](), list[str]()
-        turns = self._any_turns(row, dropped)
+    def example(self, place: str, row: Any) -> Example:
+        """The conversation of a row. Raises UnusableRowError, which has the extent of the row."""
+        dropped = list[Dropped]()
+        try:
+            self._check_language(row)
+            turns = self.turns(row, dropped)
+        except UnusableRowError as error:
+            error.extent = self._extent(row)
+            raise
         notes = ["chosen_side"] if self._optional(row, "rejected") is not None else []
         notes += ["null_arguments"] * isinstance(row, Shortened)
-        names = tool_names(self._optional(row, "tools"))
-        return declare(turns, names) if names else turns, dropped, notes
+        group = self._optional(row, "group")
+        return Example(place, None if group is None else column_group(str(group)), turns, None, dropped, notes)
 
-    def _any_turns(self, row: Any, dropped: list[Dropped]) -> list[Turn]:
-        columns = self._columns
-        steps = list(self._opening(row))
-        if columns.messages is not None:
-            steps += self._conversation(value_at(row, columns.messages), dropped)
-        else:
-            question, value = self._question(row), value_at(row, columns.answer)
-            if are_texts(question) or are_texts(value):
-                return join_tools([*steps, *exchanges(question, value, columns)])
-            steps += self._side(question, str(columns.prompt), "user", dropped)
-            answer = self._side(value, columns.answer, "assistant", dropped)
-            if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):  # it repeats the prompt
-                steps = [] if answer[0].kind == "system" else [step for step in steps if step.kind == "system"]
-            steps += answer
+    def turns(self, row: Any, dropped: list[Dropped]) -> list[Turn]:
+        """The turns of a row; what is left out is added to `dropped`. Raises UnusableRowError."""
+        steps = self._steps(row, dropped)
         check_turn_count(len(steps))
-        return join_tools(steps)
+        turns, names = join_tools(steps), tool_names(self._optional(row, "tools"))
+        return declare(turns, names) if names else turns
 
-    def extent(self, row: Any) -> Extent:
-        """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
-        columns, system, values = self._columns, self._optional(row, "system"), self._values(row)
-        if columns.messages and isinstance(values[0], str):
-            values[0] = from_json(values[0])
-        history = self._optional(row, "history")
-        values += [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
-        messages = [item for value in values for item in (value if isinstance(value, list) else [value])]
-        messages += [system] if system else []
-        contents = [value_at(item, columns.content, None) if isinstance(item, dict) else item for item in messages]
-        texts = [*contents, self._optional(row, "query")]
-        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, texts)))
-
-    def group(self, row: Any) -> str | None:
-        """What the row has in the column of groups, as text."""
-        value = self._optional(row, "group")
-        return None if value is None else str(value)
-
-    def check_language(self, row: Any) -> None:
-        """Raise UnusableRowError for a row in a language that is left out."""
-        wanted = self._mapping.languages
-        if wanted is not None and (found := self._optional(row, "language")) not in wanted:
-            raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
+    # The parts of a row.
 
     def _optional(self, row: Any, name: str) -> Any:
         """The value of a column that may be missing; None if it is."""
@@ -161,6 +94,37 @@ class TableReader:
     def _text(self, row: Any, name: str) -> str:
         value = self._optional(row, name)
         return "" if value is None else check_text(value, name)
+
+    def _check_language(self, row: Any) -> None:
+        """Raise UnusableRowError for a row in a language that is left out."""
+        wanted = self._mapping.languages
+        if wanted is not None and (found := self._optional(row, "language")) not in wanted:
+            raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
+
+    def _messages_in(self, row: Any) -> list[Any]:
+        """What is or may be a message in a row, readable or not; of a tree all of its messages."""
+        columns = self._columns
+        names = (columns.messages, columns.prompt, columns.response, columns.chosen)
+        values = [value_at(row, name, None) for name in names if name is not None]
+        if columns.replies is not None:
+            return messages_of(values[0], columns.replies)
+        if columns.messages is not None and isinstance(values[0], str):
+            values[0] = from_json(values[0])
+        found = [entry for value in values for entry in (value if isinstance(value, list) else [value])]
+        return [message for entry in found for message in (entry if isinstance(entry, list) else [entry])]
+
+    def _extent(self, row: Any) -> Extent:
+        """The messages of a row that cannot be converted, and the bytes of their text, as far as they are known."""
+        history = self._optional(row, "history")
+        pairs = [pair for pair in history if isinstance(pair, list)] if isinstance(history, list) else []
+        messages = [*self._messages_in(row), *(text for pair in pairs for text in pair)]
+        messages += [system] if (system := self._optional(row, "system")) else []
+        content = self._columns.content
+        texts = [value_at(item, content, None) if isinstance(item, dict) else item for item in messages]
+        texts.append(self._optional(row, "query"))
+        return Extent(sum(item is not None for item in messages), sum(map(content_bytes, texts)))
+
+    # Its steps: the system message and the history, then a conversation, or a prompt and an answer.
 
     def _opening(self, row: Any) -> Iterator[Step]:
         if text := self._text(row, "system"):
@@ -174,10 +138,32 @@ class TableReader:
             yield Step("user", check_text(pair[0], "history"))
             yield Step("assistant", check_text(pair[1], "history"))
 
-    def _question(self, row: Any) -> Any:
-        column = str(self._columns.prompt)
-        prompt, query = value_at(row, column), self._text(row, "query")
-        return f"{check_text(prompt, column)}\n\n{query}" if query else prompt
+    def _steps(self, row: Any, dropped: list[Dropped]) -> list[Step]:
+        columns, steps = self._columns, list(self._opening(row))
+        if columns.messages is not None:
+            return [*steps, *self._conversation(value_at(row, columns.messages), dropped)]
+        prompt, response = columns.pair
+        asked, query, given = value_at(row, prompt), self._text(row, "query"), value_at(row, response)
+        if query:
+            asked = f"{check_text(asked, prompt)}\n\n{query}"
+        if _are_texts(asked) or _are_texts(given):
+            return steps + self._exchanges(asked, given)
+        steps += self._side(asked, prompt, "user", dropped)
+        answer = self._side(given, response, "assistant", dropped)
+        first = answer[0].kind if columns.chosen is not None and answer else "assistant"
+        if first in ("system", "user"):  # the answer repeats the prompt
+            steps = [step for step in steps if step.kind == "system" != first]
+        return steps + answer
+
+    def _exchanges(self, questions: Any, answers: Any) -> list[Step]:
+        """Each question before the answer at its place, of lists or of one text and a list."""
+        asked, given = (value if isinstance(value, list) else [value] for value in (questions, answers))
+        check_turn_count(len(asked) + len(given))
+        if len(asked) != len(given):
+            prompt, response = self._columns.pair
+            counts = f"{len(asked):,} in {prompt} and {len(given):,} in {response}"
+            raise UnusableRowError("unequal_lists", f"expected as many answers as questions, got {counts}")
+        return _alternating([text for pair in zip(asked, given, strict=True) for text in pair], ("user", "assistant"))
 
     def _side(self, value: Any, column: str, speaker: StepKind, dropped: list[Dropped]) -> list[Step]:
         """The steps of a prompt or an answer, which is a text, a message or a list of messages."""
@@ -185,13 +171,13 @@ class TableReader:
             return list(self._messages(value if isinstance(value, list) else [value], dropped))
         return [Step(speaker, check_text(value, column))]
 
-    def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step]:
+    def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step] | list[Step]:
         if self._columns.replies is not None:
             value, others = best_path(value, self._columns)
             dropped += others
         if isinstance(value, str) and self._mapping.turn_separator:
             texts = [text.strip() for text in split_turns(value, self._mapping.turn_separator)]
-            return alternating(texts if texts[-1] else texts[:-1], self._first)
+            return _alternating(texts if texts[-1] else texts[:-1], self._order)
         if isinstance(value, str):
             value = from_json(value)
         if isinstance(value, str):
@@ -200,8 +186,8 @@ class TableReader:
             column = self._columns.messages
             raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
         check_turn_count(len(value))
-        if are_texts(value):
-            return alternating(value, self._first)
+        if _are_texts(value):
+            return _alternating(value, self._order)
         if value and all(isinstance(item, list) for item in value):
             value = [message for item in value for message in item]
         return self._messages(value, dropped)
@@ -217,7 +203,7 @@ class TableReader:
             content = value_at(message, columns.content, None if calls else MISSING)
             text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
             if kind is None:
-                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(text)), f"{name[:40]!r}: {text[:60]!r}"))
+                dropped.append(_ignored(name, text))
                 continue
             train, calls = is_trained(message, columns.train), inline + calls
             if text or not calls:
@@ -227,20 +213,18 @@ class TableReader:
 
     def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
         """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
-        if self._marks is None:
-            names = "|".join(re.escape(name) for name in sorted(self._mapping.marks(), key=len, reverse=True))
-            self._marks = re.compile(rf"(?im)^[ \t]*{MARK_START}({names})[ \t]*(?:\1[ \t]*:|:\1)[ \t]?")
-        pieces = self._marks.split(text)
+        pieces, unnamed = self._marks.split(text), list[str]()
         if pieces[0].strip() or len(pieces) == 1:
             raise UnusableRowError("no_marker", f"expected the name of a speaker and a colon, not {text[:40]!r}")
         check_turn_count(len(pieces) // 3)
-        unnamed: list[str] = []
         for name, turn in zip(pieces[2::3], pieces[3::3], strict=True):
             content = turn.strip("\n")
             if (kind := self._kind(name, unnamed)) is None:
-                dropped.append(Dropped("ignored_role", Extent(1, num_bytes(content)), f"{name!r}: {content[:60]!r}"))
+                dropped.append(_ignored(name, content))
             else:
                 yield Step(kind, content)
+
+    # Who speaks.
 
     def _unknown(self, messages: Sequence[Any]) -> list[str]:
         role = self._columns.role
@@ -254,14 +238,14 @@ class TableReader:
         `unnamed` are the speakers of this conversation who are not in roles, in their order; with `first` there may be
         two.
         """
-        speaker: Speaker | None = self._speakers.get(name.strip().lower())
-        if speaker is None:
-            if name not in unnamed:
-                unnamed.append(name)
-            if self._mapping.first is None or len(unnamed) > 2:
-                raise UnknownRoleError(name)
-            return order(self._first)[unnamed.index(name)]
-        return None if speaker == "ignore" else speaker
+        speaker = self._speakers.get(name.strip().lower())
+        if speaker is not None:
+            return None if speaker == "ignore" else speaker
+        if name not in unnamed:
+            unnamed.append(name)
+        if self._mapping.first is None or len(unnamed) > 2:
+            raise UnknownRoleError(name)
+        return self._order[unnamed.index(name)]
 
 
 class UnknownRoleError(UnusableRowError):
@@ -271,6 +255,19 @@ class UnknownRoleError(UnusableRowError):
         self.names = [name[:40] for name in names[:10]]
         unknown = f"unknown role{'s' * (len(names) > 1)} {', '.join(map(repr, self.names))}"
         super().__init__("unknown_role", f"{unknown}: add {'them' if len(names) > 1 else 'it'} to roles")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], str)
+
+
+def _alternating(texts: Sequence[Any], order: tuple[StepKind, StepKind]) -> list[Step]:
+    """The steps of the texts of two speakers. Raises UnusableRowError for what is no text."""
+    return [Step(order[number % 2], check_text(text, f"text {number + 1}")) for number, text in enumerate(texts)]
+
+
+def _ignored(name: str, text: str) -> Dropped:
+    return Dropped("ignored_role", Extent(1, num_bytes(text)), f"{name[:40]!r}: {text[:60]!r}")
 
 
 def from_json(text: str) -> Any:

@@ -27,10 +27,10 @@ from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, U
 from chatmill.datasets.formats.mapping import FIELDS, MESSAGES, REPLIES, Columns, content_bytes, value_at
 
 MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
-_TOO_LONG = f"in a tree of over {MAX_TREE:,} bytes, with 1,000 for each message"
 MAX_FILE = 1_000_000_000  # the same of the rows of a file, where each names its conversation
-_TOO_MANY = f"in a file of over {MAX_FILE:,} bytes, with 1,000 for each message: divide it by conversations"
-_REMEDY = "sort the rows by their trees, and name what is equal in those of one as columns.tree"
+
+
+# Messages with their replies in them.
 
 
 def best_path(root: Any, columns: Columns) -> tuple[list[Any], list[Dropped]]:
@@ -69,12 +69,10 @@ def messages_of(root: Any, column: str) -> list[Any]:
 def _replies(message: Any, column: str) -> list[Any]:
     """The replies to a message. Raises UnusableRowError unless they are a list of messages, or missing."""
     replies = value_at(message, column, None)
-    if replies is None:
-        return []
-    others = [reply for reply in replies if not isinstance(reply, dict)] if isinstance(replies, list) else [replies]
-    if others:
-        raise UnusableRowError("missing_field", f"{column}: expected messages, got {describe_value(others[0])}")
-    return list(replies)
+    for reply in replies if isinstance(replies, list) else [replies]:
+        if not isinstance(reply, dict) and replies is not None:
+            raise UnusableRowError("missing_field", f"{column}: expected messages, got {describe_value(reply)}")
+    return replies or []
 
 
 def _rank(reply: Any, columns: Columns) -> float:
@@ -95,49 +93,15 @@ def _extent(messages: Sequence[Any], columns: Columns) -> Extent:
     return Extent(len(messages), sum(content_bytes(value_at(one, columns.content, None)) for one in messages))
 
 
+# Rows that are messages.
+
+
 class _Row(NamedTuple):
     place: str
     entry: dict[str, Any]
-    id: str
+    id: str  # of the message, or of its conversation
     parent: str | None  # None: it is the first one of a tree
     tree: Any
-
-
-def names_of(columns: Columns) -> list[str]:
-    """The columns that are read of a row which is a message."""
-    return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
-
-
-def _in_order(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
-    """The first row of each conversation, with the messages of all."""
-    found = defaultdict[str, list[_Row]](list)
-    for row in tree:
-        found[row.id].append(row)
-    for messages in found.values():
-        entries = [message.entry for message in messages]
-        try:
-            if columns.order is not None:
-                entries.sort(key=lambda entry: order_of(entry, str(columns.order)))
-            whole = Shortened if any(isinstance(entry, Shortened) for entry in entries) else dict
-            yield messages[0].place, whole(entries[0], **{MESSAGES: entries})
-        except UnusableRowError as error:
-            yield Reject(messages[0].place, error.reason, str(error), *_extent(entries, columns))
-
-
-def order_of(entry: Any, column: str) -> float:
-    """The place of a message in its conversation: a number, or the time of a date. Raises UnusableRowError."""
-    value = value_at(entry, column, None)
-    for parse in (int, float, _seconds):
-        with suppress(ValueError):
-            if (found := parse(str(value))) == found:
-                return found
-    expected = "expected a number, or a date such as 2024-05-31 09:15"
-    raise UnusableRowError("bad_order", f"{column}: {expected}, got {value!r:.40}")
-
-
-def _seconds(date: str) -> float:
-    time = datetime.fromisoformat(date)
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow | Reject]:
@@ -146,12 +110,14 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
     A tree is its first message, with all replies nested. Memory holds all rows, or with `columns.tree` those of one
     tree. A message whose parents lead to no first message is a reject.
     """
-    if columns.parent is None and columns.conversation is None:
+    if not columns.is_of_one_message:
         yield from rows
         return
-    join, most, problem = _joined, MAX_TREE, _TOO_LONG if columns.tree else f"{_TOO_LONG}: {_REMEDY}"
+    join, most, what, remedy = _joined, MAX_TREE, "tree", ""
     if columns.conversation is not None:
-        join, most, problem = _in_order, MAX_FILE, _TOO_MANY
+        join, most, what, remedy = _in_order, MAX_FILE, "file", ": divide it by conversations"
+    elif columns.tree is None:
+        remedy = ": sort the rows by their trees, and name what is equal in those of one as columns.tree"
     keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
     tree, size = list[_Row](), 0
     for row in rows:
@@ -166,8 +132,14 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
         if size <= most:
             tree.append(message)
         else:
+            problem = f"in a {what} of over {most:,} bytes, with 1,000 for each message{remedy}"
             yield _reject(message, "too_long", problem, columns)
     yield from join(tree, columns)
+
+
+def names_of(columns: Columns) -> list[str]:
+    """The columns that are read of a row which is a message."""
+    return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
 
 
 def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
@@ -189,23 +161,52 @@ def id_of(entry: Any, column: str | None) -> str | None:
     return text[:-2] if text.endswith(".0") and text[:-2].isdigit() else text
 
 
-def _joined(tree: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
+def _in_order(rows: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
+    """The first row of each conversation, with the messages of all."""
+    found = defaultdict[str, list[_Row]](list)
+    for row in rows:
+        found[row.id].append(row)
+    for messages in found.values():
+        place, entries = messages[0].place, [message.entry for message in messages]
+        try:
+            if columns.order is not None:
+                entries.sort(key=lambda entry: order_of(entry, str(columns.order)))
+            whole = Shortened if any(isinstance(entry, Shortened) for entry in entries) else dict
+            yield place, whole(entries[0], **{MESSAGES: entries})
+        except UnusableRowError as error:
+            yield Reject(place, error.reason, str(error), *_extent(entries, columns))
+
+
+def order_of(entry: Any, column: str) -> float:
+    """The place of a message in its conversation: a number, or the time of a date. Raises UnusableRowError."""
+    value = value_at(entry, column, None)
+    for parse in (int, float, _seconds):
+        with suppress(ValueError):
+            if (found := parse(str(value))) == found:
+                return found
+    expected = "expected a number, or a date such as 2024-05-31 09:15"
+    raise UnusableRowError("bad_order", f"{column}: {expected}, got {value!r:.40}")
+
+
+def _seconds(date: str) -> float:
+    time = datetime.fromisoformat(date)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _joined(rows: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
     """The first messages of trees with all replies nested, after a reject for each message that is in none."""
     by_id: dict[str, _Row] = {}
-    for row in tree:
-        by_id.setdefault(row.id, row)
-    replies = defaultdict[str, list[Any]](list)
+    for row in rows:
+        first = by_id.setdefault(row.id, row)
+        if first is not row:
+            yield _reject(row, "same_id", f"the id {row.id!r:.60} is that of an earlier message", columns)
     for row in by_id.values():
         if row.parent in by_id:
-            replies[row.parent].append(row.entry)
-    for name, entries in replies.items():
-        by_id[name].entry[REPLIES] = entries
+            by_id[row.parent].entry.setdefault(REPLIES, []).append(row.entry)
     roots = [row for row in by_id.values() if row.parent is None]
     reached = {id(message) for root in roots for message in messages_of(root.entry, REPLIES)}
-    for row in tree:
-        if by_id[row.id] is not row:
-            yield _reject(row, "same_id", f"the id {row.id!r:.60} is that of an earlier message", columns)
-        elif id(row.entry) not in reached:
+    for row in by_id.values():
+        if id(row.entry) not in reached:
             why = "leads to no first message" if row.parent in by_id else "is not in the tree"
             yield _reject(row, "orphan", f"the parent {row.parent!r:.60} {why}", columns)
     yield from ((root.place, root.entry) for root in roots)
