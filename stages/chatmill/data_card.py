@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from chatmill.conversation import (
     unescape,
 )
 from chatmill.personal_data import PERSONAL
+from chatmill.workers import shards_of
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
@@ -81,52 +82,33 @@ MAX_READ_BYTES = 64_000_000  # of a file that is read as a whole
 def sample_records(file: Path, count: int) -> list[Record]:
     """At most `count` records, in their order.
 
-    A small file is read as a whole, and as many records of each source are taken as there is room for. Of a large one
-    those after evenly spaced bytes are taken. Raises ValueError with the byte of a line that is not a record.
+    Of a small file as many records of each source are taken as there is room for; of a large one, those after evenly
+    spaced bytes. Raises ValueError with the byte of a line that is not a record.
     """
-    if file.stat().st_size > MAX_READ_BYTES:
-        return list(_spaced_records(file, count))
+    size = file.stat().st_size
+    is_large = size > MAX_READ_BYTES
     by_source: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    with file.open("rb") as stream:
-        place = 0
-        for line in stream:
-            record = _parse(file, place, line)
+    for part in shards_of(file, size // count if is_large else MAX_READ_BYTES):
+        place = part.start
+        for line in islice(part.lines(), 1 if is_large else None):
+            try:
+                record = parse_record(line)
+            except ValueError as error:
+                raise ValueError(f"{file}: near byte {place}: {error}") from error
             by_source[record.source].append((place, record))
             place += len(line)
     chosen: list[tuple[int, Record]] = []
     for number, records in enumerate(sorted(by_source.values(), key=len)):
         chosen += _evenly(records, (count - len(chosen)) // (len(by_source) - number))
-    size = sum(len(record.text) for _, record in chosen)
-    if size > MAX_BYTES:
-        chosen = _evenly(chosen, max(1, len(chosen) * MAX_BYTES // size))
+    length = sum(len(record.text) for _, record in chosen)
+    if length > MAX_BYTES:
+        chosen = _evenly(chosen, max(1, len(chosen) * MAX_BYTES // length))
     return [record for _, record in sorted(chosen, key=itemgetter(0))]
 
 
 def _evenly(records: list[tuple[int, Record]], count: int) -> list[tuple[int, Record]]:
     count = min(count, len(records))
     return [records[number * len(records) // count] for number in range(count)]
-
-
-def _spaced_records(file: Path, count: int) -> Iterator[Record]:
-    step, read = file.stat().st_size / count, 0
-    with file.open("rb") as stream:
-        for number in range(count):
-            stream.seek(max(0, int(number * step) - 1))
-            if number:
-                stream.readline()  # the rest of a line, or the end of the one before
-            place = stream.tell()
-            line = stream.readline()
-            read += len(line)
-            if not line or read > MAX_BYTES:
-                return
-            yield _parse(file, place, line)
-
-
-def _parse(file: Path, place: int, line: bytes) -> Record:
-    try:
-        return parse_record(line)
-    except ValueError as error:
-        raise ValueError(f"{file}: near byte {place}: {error}") from error
 
 
 # A data card: what conversations hold, computed from the text that a model reads, whatever they were read from.
@@ -167,20 +149,18 @@ def make_card(records: Iterable[Record], *, count_tokens: Count | None = None, c
     chosen = list(records)
     lengths = list(count_tokens(chosen)) if count_tokens else [len(record.text) for record in chosen]
     roles, num_bytes, trained_bytes = Counter[str](), 0, 0
-    messages: list[Message] = []
-    turns = []
+    messages, turns = list[Message](), list[int]()
     for record in chosen:
-        document = is_document(record.text)
-        found = [Message.from_text("assistant", unescape(record.text))] if document else parse(record.text)
-        roles.update("document" if document else message.role for message in found)
+        is_text = is_document(record.text)
+        found = [Message.from_text("assistant", unescape(record.text))] if is_text else parse(record.text)
         turns.append(len(found))
         messages += found
         for message, flag in zip(found, record.train or [None] * len(found), strict=True):
+            roles["document" if is_text else message.role] += 1
             is_trained = message.role == "assistant" if flag is None else flag
-            for part in message.parts:
-                size = len(part.text.encode("utf-8", "surrogatepass"))
-                num_bytes += size
-                trained_bytes += size if is_trained and part.kind != "output" else 0
+            sizes = [(part.kind, len(part.text.encode("utf-8", "surrogatepass"))) for part in message.parts]
+            num_bytes += sum(size for _, size in sizes)
+            trained_bytes += sum(size for kind, size in sizes if is_trained and kind != "output")
     answers = Counter(message.text.strip() for message in messages if message.role == "assistant")
     fewest = max(2, MIN_SHARE * len(chosen))
     return Card(

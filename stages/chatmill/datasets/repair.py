@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -69,32 +70,31 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._counts = {name: Counter[str]() for name in Extent._fields}  # `read`, `kept`, and by reason of a reject
+        self._counts = Counter[str](), Counter[str]()  # messages, bytes: `read`, `kept`, and by reason of a reject
         self._repaired = Counter[str]()
 
-    def _count(self, what: str, messages: int, num_bytes: int) -> None:
-        self._counts["messages"][what] += messages
-        self._counts["bytes"][what] += num_bytes
+    def _count(self, what: str, extent: Extent) -> None:
+        for counts, number in zip(self._counts, extent, strict=True):
+            counts[what] += number
 
     def read(self, extent: Extent) -> None:
-        self._count("read", *extent)
+        self._count("read", extent)
 
     def keep(self, extent: Extent, rules: Iterable[str]) -> None:
-        self._count("kept", *extent)
+        self._count("kept", extent)
         self._repaired.update(rules)
 
     def reject(self, reject: Reject) -> None:
-        self._count(reject.reason, reject.messages, reject.bytes)
+        self._count(reject.reason, Extent(reject.messages, reject.bytes))
 
     def add(self, other: "Tally") -> None:
-        for name, counts in self._counts.items():
-            counts.update(other._counts[name])
-        self._repaired.update(other._repaired)
+        for counts, more in zip((*self._counts, self._repaired), (*other._counts, other._repaired), strict=True):
+            counts.update(more)
 
     def content(self) -> dict[str, Any]:
         """The counts, as `messages`, `bytes` and `repaired`."""
         result: dict[str, Any] = {}
-        for name, counts in self._counts.items():
+        for name, counts in zip(Extent._fields, self._counts, strict=True):
             read, kept = counts["read"], counts["kept"]
             rejected = {reason: count for reason, count in sorted(counts.items()) if reason not in ("read", "kept")}
             assert read == kept + sum(rejected.values()), f"{name}: {counts}"
@@ -111,6 +111,13 @@ class Repaired(NamedTuple):
     turns: list[Turn]
     dropped: list[Dropped]
     rules: list[str]
+
+    def drop(self, turns: Iterable[Turn], reason: str) -> None:
+        said = ((turn, f"{turn.message.role}: {turn.message.text[:60]!r}") for turn in turns)
+        self.dropped.extend(Dropped(reason, extent_of([turn]), detail) for turn, detail in said)
+
+    def note(self, rule: str) -> None:
+        self.rules.extend([] if rule in self.rules else [rule])
 
 
 def repair(turns: list[Turn], parameters: SourceParameters) -> Repaired:
@@ -136,43 +143,36 @@ def _is_blank(turn: Turn) -> bool:
     return not any(part.text.strip() for part in turn.message.parts)
 
 
-def _drop(result: Repaired, turn: Turn, reason: str) -> None:
-    result.dropped.append(Dropped(reason, extent_of([turn]), f"{turn.message.role}: {turn.message.text[:60]!r}"))
-
-
-def _note(result: Repaired, rule: str) -> None:
-    if rule not in result.rules:
-        result.rules.append(rule)
+def _end_with_answer(result: Repaired) -> None:
+    """Leave out what follows the last answer; a conversation without answers stays as it is."""
+    roles = [turn.message.role for turn in result.turns]
+    end = len(roles) - roles[::-1].index("assistant") if "assistant" in roles else 0
+    if "user" in roles[:end]:
+        result.drop(result.turns[end:], "after_last_answer")
+        del result.turns[end:]
 
 
 def _system_first(result: Repaired, parameters: SourceParameters) -> None:
     systems = [turn for turn in result.turns if turn.message.role == "system"]
     others = [turn for turn in result.turns if turn.message.role != "system"]
-    late = any(turn.message.role == "system" for turn in result.turns[1:])
-    for turn in filter(_is_blank, systems):
-        _drop(result, turn, "empty_system")
-    systems = [turn for turn in systems if not _is_blank(turn)]
-    if late and systems:
-        _note(result, "late_system")
-    result.turns[:] = ([_joined(systems, parameters.join_with)] if systems else []) + others
+    is_late = any(turn.message.role == "system" for turn in result.turns[1:])
+    result.drop(filter(_is_blank, systems), "empty_system")
+    if filled := [turn for turn in systems if not _is_blank(turn)]:
+        others.insert(0, _joined(filled, parameters.join_with))
+        if is_late:
+            result.note("late_system")
+    result.turns[:] = others
 
 
 def _join_same_role(result: Repaired, parameters: SourceParameters) -> None:
     """Join messages of one speaker in a row; blank ones among them are left out."""
-    runs: list[list[Turn]] = []
-    for turn in result.turns:
-        if runs and runs[-1][0].message.role == turn.message.role:
-            runs[-1].append(turn)
-        else:
-            runs.append([turn])
     turns: list[Turn] = []
-    for run in runs:
-        blank = [turn for turn in run if _is_blank(turn)]
-        filled = [turn for turn in run if not _is_blank(turn)] or [blank.pop(0)]
-        for turn in blank:
-            _drop(result, turn, "empty_turn")
+    for _, group in groupby(result.turns, key=lambda turn: turn.message.role):
+        run = list(group)
+        filled = [turn for turn in run if not _is_blank(turn)] or run[:1]
+        result.drop((turn for turn in run if _is_blank(turn) and turn is not filled[0]), "empty_turn")
         if len(filled) > 1 and parameters.same_role == "join" and len({turn.train for turn in filled}) == 1:
-            _note(result, "same_role")
+            result.note("same_role")
             filled = [_joined(filled, parameters.join_with)]
         turns += filled
     result.turns[:] = turns
@@ -193,27 +193,16 @@ def _assistant_first(result: Repaired, parameters: SourceParameters) -> None:
         return
     if parameters.assistant_first == "keep" and not _is_blank(result.turns[start]):
         result.turns[start] = result.turns[start]._replace(train=False)
-        _note(result, "assistant_first")
+        result.note("assistant_first")
     else:
-        _drop(result, result.turns.pop(start), "assistant_first")
-
-
-def _end_with_answer(result: Repaired) -> None:
-    """Leave out what follows the last answer; a conversation without answers stays as it is."""
-    answers = [i for i, turn in enumerate(result.turns) if turn.message.role == "assistant"]
-    end = answers[-1] + 1 if answers else 0
-    if any(turn.message.role == "user" for turn in result.turns[:end]):
-        for turn in result.turns[end:]:
-            _drop(result, turn, "after_last_answer")
-        del result.turns[end:]
+        result.drop([result.turns.pop(start)], "assistant_first")
 
 
 def redact(turns: Sequence[Turn], names: Sequence[str]) -> tuple[list[Turn], list[str]]:
     """The conversation with stand-ins for personal data and the names of speakers, and of what, as rules."""
     rules, result = list[str](), list[Turn]()
     for turn in turns:
-        texts = [redacted(part.text, names, rules) for part in turn.message.parts]
-        parts = tuple(Part(part.kind, text) for part, text in zip(turn.message.parts, texts, strict=True))
+        parts = tuple(Part(part.kind, redacted(part.text, names, rules)) for part in turn.message.parts)
         changed = turn._replace(message=Message(turn.message.role, parts))
         result.append(changed._replace(added=turn.added + extent_of([changed]).bytes - extent_of([turn]).bytes))
     return result, rules
