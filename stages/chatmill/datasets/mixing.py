@@ -44,19 +44,16 @@ MAX_SHARDS = 1024  # of 65,536 at most: their numbers are of 16 bits
 SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a sixth of the records'
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
-KEY_DTYPE = np.dtype([("high", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
+KEY_DTYPE = np.dtype([("hash", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
+RECORD_DTYPE = np.dtype([("state", "u1"), ("size", "<u4"), ("length", "<u8")])  # bytes of the text, and of the line
 ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 class Digests(NamedTuple):
-    """The n records of a file range: their splits, sizes in bytes, and keys, which equal records share."""
+    """The n records of a file range, and their keys, which equal records share."""
 
-    splits: NDArray[np.uint8]  # (n,)
-    sizes: NDArray[np.uint32]  # (n,) of the texts
-    line_sizes: NDArray[np.uint64]  # (n,) bytes
-    exact: NDArray[np.void]  # (n,)
-    question: NDArray[np.void]  # (n,)
-    near: NDArray[np.void]  # (k,) of other keys, as many as the texts give
+    records: NDArray[np.void]  # (n,) whose states are their splits
+    keys: dict[str, NDArray[np.void]]  # by kind: (n,) of `exact` and `question`, and as many `near` as the texts give
 
 
 def digest(
@@ -66,44 +63,32 @@ def digest(
 
     `scopes` says for each source what its records are compared with for near-duplicates; with None there are none.
     """
-    splits, hashed = bytearray(), bytearray()
-    sizes: list[int] = []
-    lines: list[int] = []
-    exact: list[bytes] = []
-    extra_trained: list[int] = []
-    questions: list[bytes] = []
+    records: list[tuple[int, int, int]] = []
+    hashes: dict[str, list[bytes]] = {"exact": [], "question": []}
+    order: list[tuple[int, int]] = []  # what equal keys are ordered by
     compared: list[str] = []
     compared_records: list[int] = []
     scope = scopes.get(part.file.stem) if scopes is not None else "off"
     for number, line in enumerate(part.lines()):
         try:
             record = from_json(line)
-            text, group = record["text"].encode(), record["group"]
-            splits.append(SPLITS.index(split_of(group)))
-            questions.append(_hash(question_of(group, record["text"]).encode()))
-            extra_trained.append(count_extra_trained(record["text"], record.get("train")))
+            text, group = record["text"], record["group"]
+            content = {"exact": text.encode(), "question": question_of(group, text).encode()}
+            split, trained = SPLITS.index(split_of(group)), count_extra_trained(text, record.get("train"))
+            for kind in content:
+                hashes[kind].append(hashlib.sha256(content[kind]).digest()[:16])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(
-                f"{part.file}: not a record of a conversation: {line[:60]!r}: run prepare again"
-            ) from error
-        hashed.append(0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED)
-        sizes.append(len(text))
-        lines.append(len(line))
-        exact.append(_hash(text))
+            problem = f"not a record of a conversation: {line[:60]!r}: run prepare again"
+            raise ValueError(f"{part.file}: {problem}") from error
+        follows = 0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED
+        order.append((split + follows, trained))
+        records.append((split, len(content["exact"]), len(line)))
         if scope != "off":
             within = scope == "within" or (scope is None and not is_generated(group))
-            compared.append(record["text"])
+            compared.append(text)
             compared_records.append(number | WITHIN * within)
-    split_array = np.frombuffer(splits, np.uint8)
-    split_codes = split_array + np.frombuffer(hashed, np.uint8)
-    return Digests(
-        split_array,
-        np.array(sizes, np.uint32),
-        np.array(lines, np.uint64),
-        _keys(exact, split_codes, extra_trained),
-        _keys(questions, split_codes, extra_trained),
-        keys_of(compared, compared_records),
-    )
+    keys = {kind: _keys(found, order) for kind, found in hashes.items()}
+    return Digests(np.array(records, RECORD_DTYPE), keys | {"near": keys_of(compared, compared_records)})
 
 
 def count_extra_trained(text: str, train: list[bool | None] | None) -> int:
@@ -112,15 +97,12 @@ def count_extra_trained(text: str, train: list[bool | None] | None) -> int:
     return sum(flag - (role == "assistant") for role, flag in zip(roles, train or (), strict=True) if flag is not None)
 
 
-def _hash(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()[:16]
-
-
-def _keys(hashes: list[bytes], split_codes: NDArray[np.uint8], extra_trained: list[int]) -> NDArray[np.void]:
+def _keys(hashes: list[bytes], order: list[tuple[int, int]]) -> NDArray[np.void]:
     """A key for each record: its hash and number, and what equal ones are ordered by (`duplicates_in`)."""
     keys = np.empty(len(hashes), KEY_DTYPE)
-    keys["high"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
-    keys["record"], keys["split"], keys["trained"] = np.arange(len(hashes)), split_codes, extra_trained
+    keys["hash"], keys["low"] = np.frombuffer(b"".join(hashes), "<u8").reshape(-1, 2).T
+    keys["split"], keys["trained"] = np.array(order, np.int64).reshape(-1, 2).T
+    keys["record"] = np.arange(len(hashes))
     return keys
 
 
@@ -132,9 +114,9 @@ def duplicates_in(shard: Path, *, kind: str) -> tuple[NDArray[np.uint64], NDArra
     equal questions, those whose side follows from the question are dropped if such a conversation is on another side.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
-    keys = keys[np.lexsort((keys["record"], -keys["trained"], keys["split"], keys["low"], keys["high"]))]
+    keys = keys[np.lexsort((keys["record"], -keys["trained"], keys["split"], keys["low"], keys["hash"]))]
     first = np.ones(len(keys), bool)
-    first[1:] = (keys["high"][1:] != keys["high"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
+    first[1:] = (keys["hash"][1:] != keys["hash"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
     split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1
     kept_split = split[first][np.cumsum(first) - 1]
     leaked = (split == TRAIN) & (kept_split != TRAIN)
@@ -160,21 +142,16 @@ def find_duplicates(
     shards = {kind: _shards(folder, kind, times * total) for kind, times in SHARDED.items()}
     count = position = 0
     read = partial(digest, split_of=split_of, scopes=scopes)
-    for digests in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
-        _append(folder / "states", digests.splits)
-        _append(folder / "sizes", digests.sizes)
-        _append(folder / "positions", position + np.cumsum(digests.line_sizes) - digests.line_sizes)
-        position += int(digests.line_sizes.sum())
-        for kind in shards:
-            keys = getattr(digests, kind)
-            keys["record"] += count
-            numbers = (keys[keys.dtype.names[0]] % len(shards[kind])).astype(np.uint16)
-            order = np.argsort(numbers, kind="stable")
-            bounds = np.searchsorted(numbers[order], np.arange(len(shards[kind]) + 1))
-            for shard, start, end in zip(shards[kind], bounds, bounds[1:], strict=False):
-                if start < end:
-                    _append(shard, keys[order[start:end]])
-        count += len(digests.splits)
+    for records, keys in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
+        ends = position + np.cumsum(records["length"])
+        for name, array in (("states", records["state"]), ("sizes", records["size"])):
+            _append(folder / name, array)
+        _append(folder / "positions", ends - records["length"])
+        position = int(ends[-1]) if len(ends) else position
+        for kind, files in shards.items():
+            keys[kind]["record"] += count
+            _divide(keys[kind], files)
+        count += len(records)
     _append(folder / "positions", np.array([position], np.uint64))
 
     # Equal texts first, then equal questions on two sides, then what is nearly equal.
@@ -186,8 +163,19 @@ def find_duplicates(
             state[copies] = DUPLICATE
             state[still_leaked] = LEAKED
     if count and scopes is not None:
-        records = RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder)
-        mark_near_duplicates(shards["near"], records, parallel_map)
+        mark_near_duplicates(
+            shards["near"], RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder), parallel_map
+        )
+
+
+def _divide(keys: NDArray[Any], shards: list[Path]) -> None:
+    """Append each key to its shard, in which all equal ones are."""
+    numbers = (keys["hash" if "hash" in keys.dtype.fields else "hash"] % len(shards)).astype(np.uint16)
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(len(shards) + 1))
+    for shard, start, end in zip(shards, bounds, bounds[1:], strict=False):
+        if start < end:
+            _append(shard, keys[order[start:end]])
 
 
 def _shards(folder: Path, kind: str, size: int) -> list[Path]:

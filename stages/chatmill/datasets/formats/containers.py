@@ -61,7 +61,7 @@ def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str]
     """
     names = {key for column in columns for key in (column, column.partition(".")[0]) if key}
     for file in files_of(path, patterns):
-        yield from _rows(file, names)
+        yield from nonblank_lines(file) if kind_of(file) in _TEXTS else _rows(file, names)
 
 
 def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
@@ -69,9 +69,7 @@ def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Rej
 
     By the columns a row is known in a JSON object. JSON lines are Unparsed.
     """
-    if _kind(file) in _TEXTS:
-        return json_rows(file, parsed=False)
-    return _rows(file, {*columns} if _kind(file) == ".json" else set(), parsed=False)
+    return _rows(file, {*columns} if kind_of(file) == ".json" else set(), parsed=False)
 
 
 def is_table(file: Path) -> bool:
@@ -79,23 +77,22 @@ def is_table(file: Path) -> bool:
     return inner_suffix(file).lower() in (*_JSON, *_SEPARATED, ".parquet", *_ARROW)
 
 
-def _kind(file: Path) -> str:
-    kind = inner_suffix(file).lower()
+def kind_of(file: Path) -> str:
+    """What a file is, as the suffix of such a file."""
     with open_decompressed(file) as stream:
-        start = stream.read(8)
-    return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), kind)
+        start = stream.peek(8)
+    by_name = inner_suffix(file).lower()
+    return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), by_name)
 
 
 def _rows(file: Path, columns: set[str], *, parsed: bool = True) -> Iterator[RawRow | Reject]:
-    kind = _kind(file)
+    kind = kind_of(file)
     if kind in _SEPARATED:
         return table_rows(file, lower_case=False)
     if kind == ".parquet":
         return _parquet_rows(file, columns)
     if kind in _ARROW:
         return _arrow_rows(file)
-    if kind in _TEXTS:
-        return nonblank_lines(file)
     return (object_rows(file, columns) if kind == ".json" else None) or json_rows(file, parsed=parsed)
 
 

@@ -26,8 +26,8 @@ from chatmill.datasets.formats.containers import Shortened
 from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import FIELDS, MESSAGES, REPLIES, Columns, content_bytes, value_at
 
-MAX_TREE = 50_000_000  # bytes of text in the rows of a tree, which memory holds, with 1,000 for each of its messages
-MAX_FILE = 1_000_000_000  # the same of the rows of a file, where each names its conversation
+MAX_BYTES = 1_000_000_000  # of text in the rows of a file, or a tree, that memory holds, with 1,000 for each message
+_TOO_LONG = f"of over {MAX_BYTES:,} bytes of messages in memory: divide the file, or name columns.tree"
 
 
 # Messages with their replies in them.
@@ -113,11 +113,7 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
     if not columns.is_of_one_message:
         yield from rows
         return
-    join, most, what, remedy = _joined, MAX_TREE, "tree", ""
-    if columns.conversation is not None:
-        join, most, what, remedy = _in_order, MAX_FILE, "file", ": divide it by conversations"
-    elif columns.tree is None:
-        remedy = ": sort the rows by their trees, and name what is equal in those of one as columns.tree"
+    join = _joined if columns.conversation is None else _in_order
     keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
     tree, size = list[_Row](), 0
     for row in rows:
@@ -129,11 +125,10 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
             yield from join(tree, columns)
             tree, size = [], 0
         size += 1000 + _extent([message.entry], columns).bytes
-        if size <= most:
+        if size <= MAX_BYTES:
             tree.append(message)
         else:
-            problem = f"in a {what} of over {most:,} bytes, with 1,000 for each message{remedy}"
-            yield _reject(message, "too_long", problem, columns)
+            yield _reject(message, "too_long", _TOO_LONG, columns)
     yield from join(tree, columns)
 
 
@@ -174,7 +169,8 @@ def _in_order(rows: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
             whole = Shortened if any(isinstance(entry, Shortened) for entry in entries) else dict
             yield place, whole(entries[0], **{MESSAGES: entries})
         except UnusableRowError as error:
-            yield Reject(place, error.reason, str(error), *_extent(entries, columns))
+            error.extent = _extent(entries, columns)
+            yield error.reject(place)
 
 
 def order_of(entry: Any, column: str) -> float:
