@@ -45,14 +45,13 @@ SHARDED = {"exact": 1, "question": 1, "near": 6}  # bytes of keys, relative to a
 HASHED = 4  # added to the split in a key where it follows from the hash of the question
 BY_COLUMN = 8  # the same for one that follows from a column of groups
 KEY_DTYPE = np.dtype([("hash", "<u8"), ("low", "<u8"), ("record", "<u8"), ("split", "u1"), ("trained", "<i4")])
-RECORD_DTYPE = np.dtype([("state", "u1"), ("size", "<u4"), ("length", "<u8")])  # bytes of the text, and of the line
 ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
 class Digests(NamedTuple):
     """The n records of a file range, and their keys, which equal records share."""
 
-    records: NDArray[np.void]  # (n,) whose states are their splits
+    records: NDArray[np.int64]  # (n, 3): the split, and the bytes of the text and of the line
     keys: dict[str, NDArray[np.void]]  # by kind: (n,) of `exact` and `question`, and as many `near` as the texts give
 
 
@@ -64,8 +63,9 @@ def digest(
     `scopes` says for each source what its records are compared with for near-duplicates; with None there are none.
     """
     records: list[tuple[int, int, int]] = []
-    hashes: dict[str, list[bytes]] = {"exact": [], "question": []}
     order: list[tuple[int, int]] = []  # what equal keys are ordered by
+    exact: list[bytes] = []
+    questions: list[bytes] = []
     compared: list[str] = []
     compared_records: list[int] = []
     scope = scopes.get(part.file.stem) if scopes is not None else "off"
@@ -73,22 +73,27 @@ def digest(
         try:
             record = from_json(line)
             text, group = record["text"], record["group"]
-            content = {"exact": text.encode(), "question": question_of(group, text).encode()}
+            content = text.encode()
             split, trained = SPLITS.index(split_of(group)), count_extra_trained(text, record.get("train"))
-            for kind in content:
-                hashes[kind].append(hashlib.sha256(content[kind]).digest()[:16])
+            questions.append(_hash(question_of(group, text).encode()))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             problem = f"not a record of a conversation: {line[:60]!r}: run prepare again"
             raise ValueError(f"{part.file}: {problem}") from error
+        exact.append(_hash(content))
         follows = 0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED
         order.append((split + follows, trained))
-        records.append((split, len(content["exact"]), len(line)))
+        records.append((split, len(content), len(line)))
         if scope != "off":
             within = scope == "within" or (scope is None and not is_generated(group))
             compared.append(text)
             compared_records.append(number | WITHIN * within)
-    keys = {kind: _keys(found, order) for kind, found in hashes.items()}
-    return Digests(np.array(records, RECORD_DTYPE), keys | {"near": keys_of(compared, compared_records)})
+    keys = {"exact": _keys(exact, order), "question": _keys(questions, order)}
+    keys["near"] = keys_of(compared, compared_records)
+    return Digests(np.array(records, np.int64).reshape(-1, 3), keys)
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()[:16]
 
 
 def count_extra_trained(text: str, train: list[bool | None] | None) -> int:
@@ -143,11 +148,11 @@ def find_duplicates(
     count = position = 0
     read = partial(digest, split_of=split_of, scopes=scopes)
     for records, keys in progress(parallel_map(read, chunks), "digests", total=len(chunks)):
-        ends = position + np.cumsum(records["length"])
-        for name, array in (("states", records["state"]), ("sizes", records["size"])):
-            _append(folder / name, array)
-        _append(folder / "positions", ends - records["length"])
-        position = int(ends[-1]) if len(ends) else position
+        splits, sizes, lengths = records.T
+        _append(folder / "states", splits.astype(np.uint8))
+        _append(folder / "sizes", sizes.astype(np.uint32))
+        _append(folder / "positions", (position + np.cumsum(lengths) - lengths).astype(np.uint64))
+        position += int(lengths.sum())
         for kind, files in shards.items():
             keys[kind]["record"] += count
             _divide(keys[kind], files)
@@ -170,7 +175,7 @@ def find_duplicates(
 
 def _divide(keys: NDArray[Any], shards: list[Path]) -> None:
     """Append each key to its shard, in which all equal ones are."""
-    numbers = (keys["hash" if "hash" in keys.dtype.fields else "hash"] % len(shards)).astype(np.uint16)
+    numbers = (keys["hash"] % len(shards)).astype(np.uint16)
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(len(shards) + 1))
     for shard, start, end in zip(shards, bounds, bounds[1:], strict=False):
