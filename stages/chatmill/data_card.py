@@ -2,9 +2,9 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from chatmill.conversation import (
     unescape,
 )
 from chatmill.personal_data import PERSONAL
-from chatmill.workers import shards_of
+from chatmill.workers import FileRange
 
 # What is odd in texts: traces of wrong decoding, markup and templates, and what looks like personal data.
 
@@ -85,18 +85,13 @@ def sample_records(file: Path, count: int) -> list[Record]:
     Of a small file as many records of each source are taken as there is room for; of a large one, those after evenly
     spaced bytes. Raises ValueError with the byte of a line that is not a record.
     """
-    size = file.stat().st_size
-    is_large = size > MAX_READ_BYTES
-    by_source: defaultdict[str, list[tuple[int, Record]]] = defaultdict(list)
-    for part in shards_of(file, size // count if is_large else MAX_READ_BYTES):
-        place = part.start
-        for line in islice(part.lines(), 1 if is_large else None):
-            try:
-                record = parse_record(line)
-            except ValueError as error:
-                raise ValueError(f"{file}: near byte {place}: {error}") from error
-            by_source[record.source].append((place, record))
-            place += len(line)
+    by_source = defaultdict[str, list[tuple[int, Record]]](list)
+    for place, line in _some_lines(file, count):
+        try:
+            record = parse_record(line)
+        except ValueError as error:
+            raise ValueError(f"{file}: near byte {place}: {error}") from error
+        by_source[record.source].append((place, record))
     chosen: list[tuple[int, Record]] = []
     for number, records in enumerate(sorted(by_source.values(), key=len)):
         chosen += _evenly(records, (count - len(chosen)) // (len(by_source) - number))
@@ -104,6 +99,25 @@ def sample_records(file: Path, count: int) -> list[Record]:
     if length > MAX_BYTES:
         chosen = _evenly(chosen, max(1, len(chosen) * MAX_BYTES // length))
     return [record for _, record in sorted(chosen, key=itemgetter(0))]
+
+
+def _some_lines(file: Path, count: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of a small file, or some of a large one, each with its place or a byte shortly before it."""
+    size = file.stat().st_size
+    place, step = 0, size / count
+    if size <= MAX_READ_BYTES:
+        for line in FileRange(file, 0, size).lines():
+            yield place, line
+            place += len(line)
+        return
+    read = 0
+    for number in range(count):
+        place = int(number * step)
+        line = next(FileRange(file, place, size).lines(), b"")
+        read += len(line)
+        if not line or read > MAX_BYTES:
+            return
+        yield place, line
 
 
 def _evenly(records: list[tuple[int, Record]], count: int) -> list[tuple[int, Record]]:

@@ -128,11 +128,11 @@ def _check_text(text: str, conversation: Conversation) -> None:
         before = text[max(0, error.start - 20) : error.start]
         what = f"half a character, or a byte that is not UTF-8, ({text[error.start]!a}) after {before!r}"
         raise UnusableRowError("not_utf8", f"{what}: convert the file, as by iconv -f cp1252 -t utf-8") from error
-    sizes = (sum(num_bytes(part.text) for part in message.parts) for message in conversation if is_long)
-    if max(sizes, default=0) > MAX_MESSAGE_BYTES:
+    sizes = (sum(num_bytes(part.text) for part in message.parts) for message in conversation)
+    if is_long and max(sizes, default=0) > MAX_MESSAGE_BYTES:
         raise UnusableRowError("too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes")
-    runs = (match[0] for match in _RUN.finditer(text) if len(text) > MAX_RUN)
-    run = max(runs, key=len, default="")
+    runs = _RUN.finditer(text) if len(text) > MAX_RUN else ()
+    run = max((match[0] for match in runs), key=len, default="")
     if len(run) > MAX_RUN:
         what = "whitespace characters" if run.isspace() else f"times {run[0]!r}"
         raise UnusableRowError("long_run", f"a run of {len(run):,} {what}: expected at most {MAX_RUN:,}")

@@ -113,11 +113,13 @@ class Repaired(NamedTuple):
     rules: list[str]
 
     def drop(self, turns: Iterable[Turn], reason: str) -> None:
-        said = ((turn, f"{turn.message.role}: {turn.message.text[:60]!r}") for turn in turns)
-        self.dropped.extend(Dropped(reason, extent_of([turn]), detail) for turn, detail in said)
+        for turn in turns:
+            detail = f"{turn.message.role}: {turn.message.text[:60]!r}"
+            self.dropped.append(Dropped(reason, extent_of([turn]), detail))
 
     def note(self, rule: str) -> None:
-        self.rules.extend([] if rule in self.rules else [rule])
+        if rule not in self.rules:
+            self.rules.append(rule)
 
 
 def repair(turns: list[Turn], parameters: SourceParameters) -> Repaired:

@@ -5,20 +5,20 @@ What a file is follows from its name without `.gz` or `.zst`, and where that say
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import members
+from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.row_readers import (
-    MAX_ROW_BYTES,
     check_header,
     holds_lines,
     inner_suffix,
     json_rows,
     nonblank_lines,
     open_decompressed,
+    start_of,
     table_rows,
 )
 
@@ -79,8 +79,7 @@ def is_table(file: Path) -> bool:
 
 def kind_of(file: Path) -> str:
     """What a file is, as the suffix of such a file."""
-    with open_decompressed(file) as stream:
-        start = stream.peek(8)
+    start = start_of(file)
     by_name = inner_suffix(file).lower()
     return next((found for signature, found in _SIGNATURES.items() if start.startswith(signature)), by_name)
 
@@ -185,48 +184,35 @@ _LISTS = {
 _FIRST = 8  # members of an object, by which it is told what it holds
 
 
-def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow | Reject] | None:
+def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow] | None:
     """The rows of a JSON object that holds them by name, or in lists; None for a file that holds something else.
 
-    An object with one of the columns is a row itself, and a list whose first entry has one is a list of rows.
+    An object with one of the columns is a row itself, and a list whose first entry has one is a list of rows. Memory
+    holds the object.
     """
+    if not start_of(file).lstrip().startswith(b"{") or holds_lines(file, "{"):
+        return None
     try:
         with open_decompressed(file) as stream:
-            start = stream.peek(1 << 12).removeprefix(b"\xef\xbb\xbf").lstrip()
-            if not start.startswith(b"{") or holds_lines(file, "{"):
-                return None
-            contents = _contents(members(file, stream, MAX_ROW_BYTES), {*columns})
+            members = parse_json(stream.read().decode("utf-8-sig"))
     except ValueError:
         return None  # several values, or a broken one, of which the other readers say the place
-    return None if contents is None else _members_or_lists(file, contents)
-
-
-def _contents(object_members: Iterable[tuple[str, str, Any]], columns: set[str]) -> Literal["members", "lists"] | None:
-    """What the rows are: the members of an object, or the entries of lists in it; None where it is a row itself."""
-    others: list[Any] = []
-    lists: list[tuple[str, Any]] = []
-    for _, key, value in islice(object_members, _FIRST):
-        if key in columns:
-            return None
-        is_list = isinstance(value, Iterator)
-        first = next(value, ("", None))[1] if is_list else value
-        if is_list and isinstance(first, dict) and columns & first.keys():
-            return "lists"
-        lists += [(key, first)] if is_list else []
-        others += [] if is_list else [value]
-    may_be_rows = [one for one in lists if _may_be_row(*one)]
-    if may_be_rows and all(_is_row(*one) for one in may_be_rows):
-        return "lists"
-    values = others or [first for _, first in lists]
-    if (others and lists) or not values or not all(isinstance(value, dict) for value in values):
+    names, some = {*columns}, dict(islice(members.items(), _FIRST))
+    if names & some.keys():
         return None
-    first, second = values[0].keys(), values[min(1, len(values) - 1)].keys()
-    return "members" if columns & first or (len(values) > 1 and first & second) else None
+    firsts = {key: value[0] for key, value in some.items() if _may_hold_rows(key, value)}
+    has_columns = any(isinstance(first, dict) and names & first.keys() for first in firsts.values())
+    if has_columns or (firsts and all(_is_row(key, first) for key, first in firsts.items())):
+        lists = ((key, value) for key, value in members.items() if _may_hold_rows(key, value))
+        return ((f"{file}: entry {n} of {key}", row) for key, rows in lists for n, row in enumerate(rows, start=1))
+    are_rows = _are_alike(list(some.values()), names)
+    return ((f"{file}: {key!r:.60}", row) for key, row in members.items()) if are_rows else None
 
 
-def _may_be_row(key: str, entry: Any) -> bool:
-    """Whether an entry of a list may be a row: an object, or a list in a list that is named as one of rows."""
-    return isinstance(entry, dict) or (key in _LISTS and isinstance(entry, list))
+def _may_hold_rows(key: str, value: Any) -> bool:
+    """Whether a value is a list that begins with an object, or with a list where it is named as one of rows."""
+    first = value[0] if isinstance(value, list) and value else None
+    return isinstance(first, dict) or (key in _LISTS and isinstance(first, list))
 
 
 def _is_row(key: str, entry: Any) -> bool:
@@ -234,14 +220,10 @@ def _is_row(key: str, entry: Any) -> bool:
     return key in _LISTS or any(isinstance(value, list) for value in entry.values())
 
 
-def _members_or_lists(file: Path, contents: Literal["members", "lists"]) -> Iterator[RawRow]:
-    """The members of an object, or the entries of the lists in it that begin with a row."""
-    with open_decompressed(file) as stream:
-        for place, key, value in members(file, stream, MAX_ROW_BYTES):
-            if contents == "members":
-                yield place, [entry for _, entry in value] if isinstance(value, Iterator) else value
-                continue
-            for number, (row_place, entry) in enumerate(value if isinstance(value, Iterator) else (), start=1):
-                if number == 1 and not _may_be_row(key, entry):
-                    break
-                yield f"{row_place}, entry {number} of {key}", entry
+def _are_alike(values: list[Any], columns: set[str]) -> bool:
+    """Whether values are rows: objects of which one has a column, or the first two share keys, or lists of such."""
+    firsts = [value[0] if isinstance(value, list) and value else value for value in values]
+    if len({type(value) for value in values}) > 1 or not all(isinstance(first, dict) for first in firsts):
+        return False
+    shared = [one.keys() & other.keys() for one, other in pairwise(firsts[:2])]
+    return any(shared) or any(first.keys() & columns for first in firsts)

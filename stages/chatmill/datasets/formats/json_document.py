@@ -39,29 +39,16 @@ def values(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[RawRow
 def array_entries(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[RawRow]:
     """Place and value of each entry of an array. Raises ValueError as `values` does."""
     text = _JsonStream(file, stream, limit)
-    yield from text.entries()
-    text.check_end()
-
-
-def members(file: Path, stream: io.BufferedIOBase, limit: int) -> Iterator[tuple[str, str, Any]]:
-    """Place, key and value of each member of an object. Raises ValueError as `values` does.
-
-    Values that are arrays are iterators of their own entries, of which those not taken before the next member are
-    skipped.
-    """
-    text = _JsonStream(file, stream, limit)
-    for _ in text.separated("{", "}"):
-        place, key = text.place, text.value()
-        if not isinstance(key, str) or text.take() != ":":
-            raise text.error("expected a key and ':'")
-        if text.peek() == "[":
-            array = text.entries()
-            yield place, key, array
-            for _ in array:
-                pass
-        else:
-            yield place, key, text.value()
-    text.check_end()
+    text.take()
+    separator = text.take() if text.peek() == "]" else ","
+    while separator == ",":
+        text.peek()
+        yield text.place, text.value()
+        separator = text.take()
+    if separator != "]":
+        raise text.error("expected ',' or ']'")
+    if text.peek():
+        raise text.error("more text after the JSON document")
 
 
 class _JsonStream:
@@ -79,10 +66,6 @@ class _JsonStream:
         line = self._line + self._buffer.count("\n", self._position, position)
         return ValueError(f"{self.file}:{line}: not JSON: {problem}")
 
-    def check_end(self) -> None:
-        if self.peek():
-            raise self.error("more text after the JSON document")
-
     def peek(self) -> str:
         """The next character that is not blank, or nothing at the end of the file."""
         while True:
@@ -97,22 +80,6 @@ class _JsonStream:
         character = self.peek()
         self._position += len(character)
         return character
-
-    def separated(self, begin: str, end: str) -> Iterator[None]:
-        """Go to each of the parts of an array or object, which are consumed before the next one."""
-        if self.take() != begin:
-            raise self.error(f"expected {begin!r}")
-        separator = self.take() if self.peek() == end else ","
-        while separator == ",":
-            self.peek()
-            yield
-            separator = self.take()
-        if separator != end:
-            raise self.error(f"expected ',' or {end!r}")
-
-    def entries(self) -> Iterator[RawRow]:
-        for _ in self.separated("[", "]"):
-            yield self.place, self.value()
 
     def value(self) -> Any:
         """Consume and return the next JSON value."""

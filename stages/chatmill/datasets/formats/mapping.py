@@ -74,7 +74,7 @@ class Columns(_Section):
     def _complete(self) -> "Columns":
         pair = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
         is_pair = self.prompt is not None and (self.response is None) != (self.chosen is None)
-        is_message, ranked = self.parent or self.conversation, self.rank or self.deleted
+        said, is_message, ranked = ", ".join(pair), self.parent or self.conversation, self.rank or self.deleted
         of_text = self.named().keys() - {"text", "group"} if self.text is not None else set()
         for is_wrong, problem in (
             ((self.id is None) != (self.parent is None), "expected id and parent, or neither"),
@@ -88,8 +88,8 @@ class Columns(_Section):
             (self.replies and not self.messages, "replies needs messages, which is the first one of a tree"),
             (ranked and not (self.replies or self.parent), "rank and deleted need replies, or id and parent"),
             (of_text, f"text and {min(of_text, default='')}: expected text alone, or with group"),
-            (self.messages and pair, f"messages and {', '.join(pair)}: expected one of both"),
-            (is_message and pair, f"{', '.join(pair)}: expected the columns of one message"),
+            (self.messages and pair, f"messages and {said}: expected messages alone, or prompt and response"),
+            (is_message and pair, f"{said}: expected the columns of one message"),
             (
                 not (self.text or self.messages or is_message or is_pair),
                 "expected messages, or prompt and response, or prompt and chosen, or id and parent, or conversation",

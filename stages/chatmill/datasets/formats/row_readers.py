@@ -75,6 +75,12 @@ MAX_ROW_BYTES = 16_000_000
 _BOM = b"\xef\xbb\xbf"
 
 
+def start_of(file: Path) -> bytes:
+    """The first bytes of a file, decompressed, without a mark of UTF-8."""
+    with open_decompressed(file) as stream:
+        return stream.read(1 << 12).removeprefix(_BOM)
+
+
 def lines(file: Path) -> Iterator[RawRow | Reject]:
     """The lines of a file, without LF or CRLF; a reject for each that is too long or not UTF-8."""
     with open_decompressed(file) as stream:
@@ -129,14 +135,12 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
 
     The lines of JSON lines are Unparsed if they are not to be `parsed`.
     """
-    with open_decompressed(file) as stream:
-        start = stream.peek(1 << 12).removeprefix(_BOM).lstrip()
-        if start.startswith(b"[") and not holds_lines(file, "["):
-            yield from array_entries(file, stream, MAX_ROW_BYTES)
-            return
-        if start.startswith((b"{\n", b"{\r\n")):
-            yield from values(file, stream, MAX_ROW_BYTES)
-            return
+    start = start_of(file).lstrip()
+    is_array = start.startswith(b"[") and not holds_lines(file, "[")
+    if is_array or start.startswith((b"{\n", b"{\r\n")):
+        with open_decompressed(file) as stream:
+            yield from (array_entries if is_array else values)(file, stream, MAX_ROW_BYTES)
+        return
     for row in nonblank_lines(file):
         if isinstance(row, Reject):
             yield row
@@ -169,18 +173,18 @@ def json_value(line: str) -> Any:
 # Tables: values separated by commas or other marks, in rows under a header.
 
 _SEPARATORS = ",;\t|"
+_SEPARATOR_LINE = re.compile(rb'(?i)"?sep=([,;|\t])"?\r?(?:\n|\Z)')  # of spreadsheets, before the header
 _QUOTED = re.compile(rb'"[^"]*"')
 _UNQUOTED = "a cell that begins with a quotation mark does not end with one, or has one inside that is not doubled"
 
 
 def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reject]:
     """The rows of a table as dicts by its header."""
-    separator = separator_of(file)
     csv.field_size_limit(MAX_ROW_BYTES)
     with open_decompressed(file) as stream:
         text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        reader = csv.reader(_table_lines(file, text), delimiter=separator, strict=True)
-        if _separator_line(file):
+        reader = csv.reader(_table_lines(file, text), delimiter=separator_of(file), strict=True)
+        if _SEPARATOR_LINE.match(start_of(file)):
             next(reader)
         header: list[str] = []
         while True:
@@ -227,17 +231,8 @@ def check_header(place: str, names: Sequence[str]) -> None:
 def separator_of(file: Path) -> str:
     """What separates the cells of a table: what its first line says, or tabs in a .tsv, or the most frequent of `,;⇥|`
     in its header."""
-    if said := _separator_line(file):
-        return said
-    if ".tsv" in file.suffixes:
-        return "\t"
-    with open_decompressed(file) as stream:
-        header = _QUOTED.sub(b"", stream.readline(MAX_ROW_BYTES))
-    return max(_SEPARATORS, key=lambda mark: header.count(mark.encode()))
-
-
-def _separator_line(file: Path) -> str:
-    """The separator that the first line of a spreadsheet's table names, as `sep=;`; empty where there is no such."""
-    with open_decompressed(file) as stream:
-        match = re.fullmatch(rb'(?i)"?sep=([,;|\t])"?\s*', stream.readline(MAX_ROW_BYTES).removeprefix(_BOM))
-    return match[1].decode() if match else ""
+    start = start_of(file)
+    if said := _SEPARATOR_LINE.match(start):
+        return said[1].decode()
+    header = _QUOTED.sub(b"", start.partition(b"\n")[0])
+    return "\t" if ".tsv" in file.suffixes else max(_SEPARATORS, key=lambda mark: header.count(mark.encode()))

@@ -150,9 +150,8 @@ class TableReader:
             return steps + self._exchanges(asked, given)
         steps += self._side(asked, prompt, "user", dropped)
         answer = self._side(given, response, "assistant", dropped)
-        first = answer[0].kind if columns.chosen is not None and answer else "assistant"
-        if first in ("system", "user"):  # the answer repeats the prompt
-            steps = [step for step in steps if step.kind == "system" != first]
+        if columns.chosen is not None and answer and answer[0].kind in ("system", "user"):  # it repeats the prompt
+            steps = [] if answer[0].kind == "system" else [step for step in steps if step.kind == "system"]
         return steps + answer
 
     def _exchanges(self, questions: Any, answers: Any) -> list[Step]:

@@ -193,16 +193,16 @@ def _joined(rows: list[_Row], columns: Columns) -> Iterator[RawRow | Reject]:
     """The first messages of trees with all replies nested, after a reject for each message that is in none."""
     by_id: dict[str, _Row] = {}
     for row in rows:
-        first = by_id.setdefault(row.id, row)
-        if first is not row:
-            yield _reject(row, "same_id", f"the id {row.id!r:.60} is that of an earlier message", columns)
+        by_id.setdefault(row.id, row)
     for row in by_id.values():
         if row.parent in by_id:
             by_id[row.parent].entry.setdefault(REPLIES, []).append(row.entry)
     roots = [row for row in by_id.values() if row.parent is None]
     reached = {id(message) for root in roots for message in messages_of(root.entry, REPLIES)}
-    for row in by_id.values():
-        if id(row.entry) not in reached:
+    for row in rows:
+        if by_id[row.id] is not row:
+            yield _reject(row, "same_id", f"the id {row.id!r:.60} is that of an earlier message", columns)
+        elif id(row.entry) not in reached:
             why = "leads to no first message" if row.parent in by_id else "is not in the tree"
             yield _reject(row, "orphan", f"the parent {row.parent!r:.60} {why}", columns)
     yield from ((root.place, root.entry) for root in roots)
