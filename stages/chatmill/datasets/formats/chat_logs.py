@@ -27,7 +27,6 @@ from chatmill.datasets.formats.example import (
     Extent,
     RawRow,
     Reject,
-    UnusableRowError,
     as_turns,
     describe_value,
     num_bytes,
@@ -59,22 +58,15 @@ class Line(NamedTuple):
     thread: str = ""
 
 
-class Log(NamedTuple):
-    """The messages of a conversation: role or why one is left out, text and place; and the names of its speakers."""
-
-    messages: list[tuple[str, str, str]]
-    names: list[str]
-
-
 Chats = Iterator[list[Line] | Reject]
 
 
-def log_rows(path: Path, files: Sequence[Path], name: str, roles: Roles) -> Iterator[RawRow | Reject]:
-    """The conversations of exports, each a Log. Raises ValueError unless an assistant is named who speaks in them."""
+def read_export(path: Path, files: Sequence[Path], name: str, roles: Roles) -> Iterator[Example | Reject]:
+    """The conversations of exports. Raises ValueError unless an assistant is named who speaks in their logs."""
     files = files_with_chats(files, name)
     if name == "chatgpt":
         for file in files:
-            yield from map(_chatgpt_row, json_rows(file))
+            yield from map(_of_chatgpt, json_rows(file))
         return
     assistant, ignored = (_names(roles.get(role, ())) for role in ("assistant", "ignore"))
     there = speakers(files, name)
@@ -105,39 +97,37 @@ def _names(names: str | Iterable[str]) -> set[str]:
     return {name.strip().casefold() for name in ([names] if isinstance(names, str) else names)}
 
 
-def _conversations(chat: list[Line], assistant: set[str], ignored: set[str]) -> Iterator[RawRow]:
-    part: list[tuple[Line, str]] = []
+def _conversations(chat: list[Line], assistant: set[str], ignored: set[str]) -> Iterator[Example | Reject]:
+    parts: list[list[tuple[Line, str]]] = []
     for line in chat:
         name = line.speaker.strip().casefold()
         role = "assistant" if name in assistant else "ignored_role" if name in ignored else "user"
         is_said = line.kind == "text" or (line.kind == "bot" and role == "assistant")
         role = role if is_said else line.kind
-        is_question = role == "user" and len(part) >= MAX_MESSAGES and part[-1][1] == "assistant"
-        if part and (is_question or line.time - part[-1][0].time > PAUSE):
-            yield _row(part)
-            part = []
-        part.append((line, role))
-    if part:
-        yield _row(part)
+        last = parts[-1] if parts else []
+        is_question = role == "user" and len(last) >= MAX_MESSAGES and last[-1][1] == "assistant"
+        if not last or is_question or line.time - last[-1][0].time > PAUSE:
+            parts.append([])
+        parts[-1].append((line, role))
+    for part in parts:
+        names = sorted({line.speaker for line, _ in part if line.kind == "text"} - {_DELETED_ACCOUNT})
+        messages = [(role, line.text, line.place.rpartition(":")[2].strip()) for line, role in part]
+        yield _conversation(part[0][0].place, messages, names)
 
 
-def _row(part: list[tuple[Line, str]]) -> RawRow:
-    names = sorted({line.speaker for line, _ in part if line.kind == "text"} - {_DELETED_ACCOUNT})
-    return part[0][0].place, Log([(role, line.text, line.place.rpartition(":")[2]) for line, role in part], names)
-
-
-def convert(place: str, log: Log) -> Example:
-    said = [Message.from_text(role, text) for role, text, _ in log.messages if role in ROLES]
+def _conversation(place: str, messages: list[tuple[str, str, str]], names: Sequence[str] = ()) -> Example | Reject:
+    """The conversation of messages, each of which is a role, or why it is left out, a text and a place."""
+    said = [Message.from_text(role, text) for role, text, _ in messages if role in ROLES]
     roles = [message.role for message in said]
     if "user" not in roles or "assistant" not in roles[roles.index("user") :]:
-        extent = Extent(len(log.messages), sum(num_bytes(text) for _, text, _ in log.messages))
-        raise UnusableRowError("one_sided", "no answer of the assistant", extent)
+        size = sum(num_bytes(text) for _, text, _ in messages)
+        return Reject(place, "one_sided", "no answer of the assistant", len(messages), size)
     dropped = [
-        Dropped(reason, Extent(1, num_bytes(text)), f"at {place.strip()}: {text[:60]!r}")
-        for reason, text, place in log.messages
+        Dropped(reason, Extent(1, num_bytes(text)), f"at {place}: {text[:60]!r}")
+        for reason, text, place in messages
         if reason not in ROLES
     ]
-    return Example(place, None, as_turns(said), None, dropped, (), log.names)
+    return Example(place, None, as_turns(said), None, dropped, (), names)
 
 
 # WhatsApp's text: `31.12.23, 23:59 - Anna: Hi` of Android, `[12/31/23, 11:59:30 PM] Anna: Hi` of iOS, in any language.
@@ -240,6 +230,7 @@ def _of_files(files: Sequence[Path], line: Callable[[str, Any], Line]) -> Chats:
 
 
 def _read(file: Path, entries: Any, line: Callable[[str, Any], Line]) -> Chats:
+    """A reject for each entry that is no message, and then all others."""
     if not isinstance(entries, list):
         raise ValueError(f"{file}: expected a list of messages, got {describe_value(entries)}")
     chat: list[Line] = []
@@ -342,7 +333,7 @@ EXPORTS = (*LOGS, "chatgpt")
 # ChatGPT's conversations.json: trees of messages, of which the shown path is read.
 
 
-def _chatgpt_row(row: RawRow | Reject) -> RawRow | Reject:
+def _of_chatgpt(row: RawRow | Reject) -> Example | Reject:
     if isinstance(row, Reject):
         return row
     place, entry = row
@@ -356,7 +347,7 @@ def _chatgpt_row(row: RawRow | Reject) -> RawRow | Reject:
         messages = [_chatgpt_message(message, on_path) for message, on_path in shown + others if message]
     except (AttributeError, KeyError, TypeError) as error:
         return Reject(place, "bad_row", f"no conversation of ChatGPT: {type(error).__name__} {error}")
-    return place, Log([message for message in messages if message[1] or message[0] in ROLES[1:]], [])
+    return _conversation(place, [message for message in messages if message[1] or message[0] in ROLES[1:]])
 
 
 _CITATION = re.compile("\ue200[^\ue201]*\ue201|【[^【】]*†[^【】]*】")

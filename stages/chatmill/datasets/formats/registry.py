@@ -108,8 +108,7 @@ def open_dataset(parameters: SourceParameters) -> Dataset:
     elif name == "documents":
         dataset = Dataset(read_documents(path, files, mapping))
     elif name in chat_logs.EXPORTS:
-        logs = chat_logs.log_rows(path, files_of(path, files), name, parameters.roles or {})
-        dataset = Dataset(logs, chat_logs.convert)
+        dataset = Dataset(chat_logs.read_export(path, files_of(path, files), name, parameters.roles or {}))
     elif mapping is not None:
         dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
     else:

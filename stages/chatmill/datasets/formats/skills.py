@@ -1,9 +1,8 @@
 """Conversations that exercise a skill with a right answer, generated from word lists, facts and phrasings."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import count, islice
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal, NamedTuple
@@ -62,14 +61,10 @@ def _arithmetic(words: Words, random: Random) -> Problem:
     return Problem(call, slots, call)
 
 
-def _name(words: Words, random: Random) -> str:
+def _name_recall(words: Words, random: Random) -> Problem:
     parts = words.names
     middle = random.choice(parts.middle) if random.random() < 0.6 else ""
-    return random.choice(parts.first) + middle + random.choice(parts.last)
-
-
-def _name_recall(words: Words, random: Random) -> Problem:
-    name = _name(words, random)
+    name = random.choice(parts.first) + middle + random.choice(parts.last)
     return Problem(name, {"name": name})
 
 
@@ -119,8 +114,7 @@ class SkillsFile(StrictModel):
     small_talk: Annotated[list[TextPair], Field(min_length=1)]
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """A problem with its phrasing. `opening` comes earlier in the conversation than `exchange`."""
 
     group: str
@@ -131,9 +125,8 @@ class Task:
 
 def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     """`limit` conversations; a smaller limit gives the first of them. Raises ValueError for an invalid file."""
-    source = _read(file)
-    random = Random(seed)
-    for number in islice(count(1), limit):
+    source, random = _read(file), Random(seed)
+    for number in range(1, limit + 1):
         has_calculator = random.random() < DECLARED
         tasks, small_talk = _draw(source, random, number, has_calculator)
         *others, last = sorted(tasks, key=lambda task: split_position(task.group), reverse=True)
@@ -141,7 +134,7 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
         if last.opening and not between and random.random() < 0.8:
             between = [_small_talk(source, random)]
         random.shuffle(between)
-        conversation = [*last.opening, *(message for turns in between for message in turns), *last.exchange]
+        conversation = [*last.opening, *chain.from_iterable(between), *last.exchange]
         declared = declare_tools(conversation) if has_calculator else conversation
         yield Example(f"{file}: conversation {number}", last.group, as_turns(declared), last.skill)
 
@@ -151,17 +144,14 @@ def _read(file: Path) -> SkillsFile:
     if odd := ", ".join(sorted(source.skills.keys() - PROBLEM_GENERATORS.keys())):
         raise ValueError(f"{file}: skills: unknown: {odd}: expected some of {', '.join(PROBLEM_GENERATORS)}")
     for name, skill in source.skills.items():
-        _check_slots(f"{file}: skills.{name}", skill, PROBLEM_GENERATORS[name](source.words, Random(0)).slots)
+        slots = PROBLEM_GENERATORS[name](source.words, Random(0)).slots
+        for template in skill.templates:
+            try:
+                template.format(**slots)
+            except (KeyError, IndexError, ValueError) as error:
+                expected = f"expected some of {', '.join(f'{{{slot}}}' for slot in slots)}"
+                raise ValueError(f"{file}: skills.{name}: unknown slot in {template!r}: {expected}") from error
     return source
-
-
-def _check_slots(place: str, skill: Skill, slots: dict[str, str]) -> None:
-    for template in skill.templates:
-        try:
-            template.format(**slots)
-        except (KeyError, IndexError, ValueError) as error:
-            expected = ", ".join(f"{{{slot}}}" for slot in slots)
-            raise ValueError(f"{place}: unknown slot in {template!r}: expected some of {expected}") from error
 
 
 def _draw(
@@ -191,33 +181,25 @@ def _small_talk(source: SkillsFile, random: Random) -> list[Message]:
 
 def _task(source: SkillsFile, name: str, *, random: Random, has_calculator: bool, held_back: bool) -> Task:
     skill, problem = source.skills[name], PROBLEM_GENERATORS[name](source.words, random)
-    refuses = bool(problem.call) and not has_calculator
     phrasings = skill.held_back if held_back else skill.known
     index = random.randrange(len(phrasings))
     question = _vary_case_and_mark(phrasings[index], random).format(**problem.slots)
-    if refuses:
-        answer = random.choice(source.words.no_calculator)
-        scored = {"answers": source.words.no_calculator}
-    else:
-        answer = skill.answer.format(**problem.slots)
-        scored = {"answers": [answer]}
+    scored_name, answer = name, skill.answer.format(**problem.slots)
+    answers = [answer]
+    if problem.call and not has_calculator:
+        scored_name, answers = "no_calculator", source.words.no_calculator
+        answer = random.choice(answers)
+    opening: list[Message] = []
+    if skill.opening:
+        statement = _vary_case_and_mark(random.choice(skill.opening.tell), random)
+        reply = random.choice(skill.opening.reply)
+        opening = _exchange(statement.format(**problem.slots), reply.format(**problem.slots))
+    group, phrasing = f"skills/{name}/{problem.key}", "known"
     if held_back:
         side: SplitName = "test" if 2 * index < len(phrasings) else "validation"
-        group = on_side(f"skills/{name}/{index}/{problem.key}", side)
-    else:
-        group = f"skills/{name}/{problem.key}"
-    scored_name = "no_calculator" if refuses else name
-    return Task(
-        group,
-        {"name": scored_name, "phrasing": "held_back" if held_back else "known", **scored},
-        _opening_exchange(skill.opening, problem, random) if skill.opening else [],
-        _exchange(question, answer, problem if has_calculator else None),
-    )
-
-
-def _opening_exchange(opening: Opening, problem: Problem, random: Random) -> list[Message]:
-    statement, reply = _vary_case_and_mark(random.choice(opening.tell), random), random.choice(opening.reply)
-    return _exchange(statement.format(**problem.slots), reply.format(**problem.slots))
+        group, phrasing = on_side(f"skills/{name}/{index}/{problem.key}", side), "held_back"
+    scored = {"name": scored_name, "phrasing": phrasing, "answers": answers}
+    return Task(group, scored, opening, _exchange(question, answer, problem if has_calculator else None))
 
 
 def _exchange(question: str, answer: str, problem: Problem | None = None) -> list[Message]:

@@ -5,11 +5,9 @@ scored: the last message of the user is phrased as in `held_back`, or it asks fo
 that is phrased as in `known`. Of the held-back phrasings of an exchange, the first half is for test.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from itertools import count, cycle, islice
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,7 +16,7 @@ from chatmill.conversation import Conversation, declare_tools
 from chatmill.datasets.formats.example import Example, as_turns
 from chatmill.datasets.formats.talk_conversation import Choices, Talk
 from chatmill.datasets.split import SplitName, on_side
-from chatmill.talk.grammar import Node, Word, slots_of
+from chatmill.talk.grammar import Node, slots_of
 from chatmill.talk.persona import Exchange, Fact, Persona, read_persona
 
 HELD_BACK_EVERY = 15
@@ -26,7 +24,7 @@ DECLARED = 0.8  # share of the conversations in which the calculator is declared
 DISTANCES = (0, 5, 1, 12, 3, 20, 2, 8)  # exchanges between a fact and the question for it, at least
 
 
-HeldBackTalk = tuple[SplitName, Conversation, dict[str, Any]]  # the last is how the last answer is scored
+Drawn = tuple[SplitName, Conversation, dict[str, Any] | None]  # the last is how the last answer is scored
 
 
 class HeldBackTalks:
@@ -34,91 +32,79 @@ class HeldBackTalks:
 
     def __init__(self, persona: Persona, random: Random) -> None:
         self._persona, self._random = persona, random
-        self._by_turn: defaultdict[int, list[tuple[Exchange, ...]]] = defaultdict(list)
-        for opening in persona.openings():
-            for chain in opening.descend():
-                self._by_turn[len(chain)].append(chain)
-        for chains in self._by_turn.values():
-            random.shuffle(chains)
+        chains = [chain for opening in persona.openings() for chain in opening.descend()]
+        self._by_turn = [[chain for chain in chains if len(chain) == n] for n in sorted({*map(len, chains)})]
+        for some in self._by_turn:
+            random.shuffle(some)
         self._facts = random.sample(persona.facts, len(persona.facts))
         self._used = {
             intent.path: slots_of(n for chain in intent.descend() for n in chain[-1].phrasings + chain[-1].answers)
             for intent in persona.intents
         }
         self._counts = Counter[object]()
-        later = [self._later] * 2 if len(self._by_turn) > 1 else []
-        first, noisy = (partial(self._exchange, 1, is_noisy=is_noisy) for is_noisy in (False, True))
-        kinds: list[Callable[[], HeldBackTalk]] = [first, noisy, *later, *([self._recall] if persona.facts else [])]
-        self._kinds = cycle(kinds)
+        later, recall = ["later"] * 2 if len(self._by_turn) > 1 else [], ["recall"] if persona.facts else []
+        self._kinds = cycle(["first", "noisy", *later, *recall])
 
-    def draw(self) -> HeldBackTalk:
-        return next(self._kinds)()
+    def draw(self) -> Drawn:
+        kind = next(self._kinds)
+        if kind == "recall":
+            return self._recall()
+        turn = 2 + self._next("turn") % (len(self._by_turn) - 1) if kind == "later" else 1
+        return self._exchange(turn, is_noisy=kind == "noisy")
 
-    def _later(self) -> HeldBackTalk:
-        turn = 2 + self._next("turn") % (len(self._by_turn) - 1)
-        return self._exchange(turn, is_noisy=False)
-
-    def _next(self, key: object) -> int:
-        self._counts[key] += 1
-        return self._counts[key] - 1
-
-    def _exchange(self, turn: int, *, is_noisy: bool) -> HeldBackTalk:
-        chains = self._by_turn[turn]
+    def _exchange(self, turn: int, *, is_noisy: bool) -> Drawn:
+        chains = self._by_turn[turn - 1]
         *known, last = chains[self._next((turn, is_noisy)) % len(chains)]
         phrasing, split = self._phrasing(last)
         talk = Talk(self._persona, self._random)
         talk.exchanges(known)
         has_typos = talk.add(last, [phrasing], is_noisy=is_noisy)
         skill = {"name": "talk", "intent": last.path, "phrasing": "held_back", "turn": turn, "noisy": has_typos}
-        accepted = self._persona.accepted(last, talk.said_before_answer, talk.messages[-2].text)
-        return split, talk.messages, skill | {"accepted": accepted}
+        return split, talk.messages, skill | {"accepted": self._accepted(last, talk)}
 
-    def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
-        size = len(exchange.held_back)
-        index = self._next_index(exchange.path, size)
-        return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
-
-    def _recall(self) -> HeldBackTalk:
+    def _recall(self) -> Drawn:
         fact = self._facts[self._next("fact") % len(self._facts)]
         talk = Talk(self._persona, self._random)
         others = [intent for intent in self._persona.intents if not fact.slots & self._used[intent.path]]
         for _ in range(self._random.choice((1, 1, 2))):
             self._talk_of_others(talk, others, self._random.choice((0, 1)))
             talk.tell(fact)
-        distance = self._next_index((fact.name, "distance"), len(DISTANCES))
-        self._talk_of_others(talk, others, DISTANCES[distance])
-        distance = talk.distance(fact)
-        side, phrasings, split = self._question(fact)
+        self._talk_of_others(talk, others, DISTANCES[self._next_index((fact.name, "distance"), len(DISTANCES))])
+        skill = {"name": "recall", "phrasing": "known", "fact": fact.name, "distance": talk.distance(fact)}
+
+        # Known and held-back phrasings in turn; of the known questions, three of four are for test.
+        index, phrasings = self._next((fact.name, "question")), fact.ask.known
+        split: SplitName = "validation" if index % 8 == 6 else "test"
+        if index % 2:
+            phrasing, split = self._phrasing(fact.ask)
+            skill["phrasing"], phrasings = "held_back", (phrasing,)
         talk.ask(fact, phrasings)
-        skill = {"name": "recall", "phrasing": side, "fact": fact.name, "distance": distance}
-        skill["contains"] = _recalled(fact, talk.said_before_answer)
-        skill["accepted"] = self._persona.accepted(fact.ask, talk.said_before_answer, talk.messages[-2].text)
-        return split, talk.messages, skill
+        said, asked = talk.said_before_answer, slots_of(fact.ask.phrasings)
+        skill["contains"] = [said[key]["word"] for key in sorted(fact.slots - asked) if key in said]
+        return split, talk.messages, skill | {"accepted": self._accepted(fact.ask, talk)}
 
     def _talk_of_others(self, talk: Talk, intents: Sequence[Exchange], length: int) -> None:
         end, choices = talk.length + length, Choices(intents)
         while intents and talk.length < end:
             talk.thread(choices, goes_on=0.5)
 
+    def _accepted(self, exchange: Exchange, talk: Talk) -> list[str]:
+        return self._persona.accepted(exchange, talk.said_before_answer, talk.messages[-2].text)
+
+    def _phrasing(self, exchange: Exchange) -> tuple[Node, SplitName]:
+        size = len(exchange.held_back)
+        index = self._next_index(exchange.path, size)
+        return exchange.held_back[index], "test" if index < (size + 1) // 2 else "validation"
+
+    def _next(self, key: object) -> int:
+        self._counts[key] += 1
+        return self._counts[key] - 1
+
     def _next_index(self, key: object, size: int) -> int:
         """The next index for this key: 0 to size - 1 in turn, from a random start."""
         if key not in self._counts:
             self._counts[key] = self._random.randrange(size)
         return self._next(key) % size
-
-    def _question(self, fact: Fact) -> tuple[str, Sequence[Node], SplitName]:
-        """Known and held-back phrasings in turn; of the known questions, three of four are for test."""
-        index = self._next((fact.name, "question"))
-        if index % 2:
-            phrasing, split = self._phrasing(fact.ask)
-            return "held_back", [phrasing], split
-        return "known", fact.ask.known, "validation" if index % 8 == 6 else "test"
-
-
-def _recalled(fact: Fact, said: Mapping[str, Word]) -> list[str]:
-    """The words of a fact that an answer must contain: those that the question does not say."""
-    asked = slots_of(fact.ask.phrasings)
-    return [said[key]["word"] for key in sorted(fact.slots - asked) if key in said]
 
 
 # Conversations of known phrasings, and those of both kinds in turn.
@@ -134,15 +120,11 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     """`limit` conversations; a smaller limit gives the first of them. Raises ValueError for an invalid file."""
     persona, random = read_persona(file), Random(seed)
     known, held_back = KnownTalks(persona, random), HeldBackTalks(persona, random)
-    for number in islice(count(1), limit):
-        place, group = f"{file}: conversation {number}", f"talk/{number}"
+    for number in range(1, limit + 1):
         has_calculator = random.random() < DECLARED
-        if number % HELD_BACK_EVERY:
-            item = Example(place, on_side(group, "train"), as_turns(known.draw()))
-        else:
-            split, conversation, skill = held_back.draw()
-            item = Example(place, on_side(group, split), as_turns(conversation), skill)
-        yield replace(item, turns=as_turns(declare_tools(item.conversation))) if has_calculator else item
+        split, conversation, skill = known.draw() if number % HELD_BACK_EVERY else held_back.draw()
+        turns = as_turns(declare_tools(conversation) if has_calculator else conversation)
+        yield Example(f"{file}: conversation {number}", on_side(f"talk/{number}", split), turns, skill)
 
 
 class KnownTalks:
@@ -156,7 +138,10 @@ class KnownTalks:
             for intent in persona.intents
         }
 
-    def draw(self) -> Conversation:
+    def draw(self) -> Drawn:
+        return "train", self._talk(), None
+
+    def _talk(self) -> Conversation:
         """An intent with what follows, or a fact with little else, or several intents, or a long chat."""
         kind = self._random.random()
         if kind < 0.5:
