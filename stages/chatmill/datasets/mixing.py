@@ -66,8 +66,7 @@ def digest(
     order: list[tuple[int, int]] = []  # what equal keys are ordered by
     exact: list[bytes] = []
     questions: list[bytes] = []
-    compared: list[str] = []
-    compared_records: list[int] = []
+    compared: dict[int, str] = {}
     scope = scopes.get(part.file.stem) if scopes is not None else "off"
     for number, line in enumerate(part.lines()):
         try:
@@ -83,12 +82,11 @@ def digest(
         follows = 0 if fixed_side(group) or is_generated(group) else BY_COLUMN if is_by_column(group) else HASHED
         order.append((split + follows, trained))
         records.append((split, len(content), len(line)))
+        within = scope == "within" or (scope is None and not is_generated(group))
         if scope != "off":
-            within = scope == "within" or (scope is None and not is_generated(group))
-            compared.append(text)
-            compared_records.append(number | WITHIN * within)
-    keys = {"exact": _keys(exact, order), "question": _keys(questions, order)}
-    keys["near"] = keys_of(compared, compared_records)
+            compared[number | WITHIN * within] = text
+    near = keys_of(list(compared.values()), list(compared))
+    keys = {"exact": _keys(exact, order), "question": _keys(questions, order), "near": near}
     return Digests(np.array(records, np.int64).reshape(-1, 3), keys)
 
 
@@ -246,11 +244,9 @@ def check_splits(counts: Sequence[int], shares: Sequence[float]) -> None:
     for name, count, share in zip(SPLITS, counts, shares, strict=False):
         if not count:
             least = ceil(log(0.01) / log1p(-share))
-            wanted = (
-                f"expected at least {least:,}, of which a share of {share:g} is for {name}: " if total < least else ""
-            )
-            remedy = "add data, or change mix.validation_share and mix.test_share"
-            raise ValueError(f"no conversations remain for {name}, of {total:,} in all: {wanted}{remedy}")
+            wanted = f"expected at least {least:,}, of which a share of {share:g} is for {name}: "
+            remedy = f"{wanted if total < least else ''}add data, or change mix.validation_share and mix.test_share"
+            raise ValueError(f"no conversations remain for {name}, of {total:,} in all: {remedy}")
 
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:

@@ -14,8 +14,7 @@ is not found.
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -149,21 +148,19 @@ class RecordFiles(NamedTuple):
     def starts(self) -> list[int]:
         return list(accumulate((file.stat().st_size for file in self.files[:-1]), initial=0))
 
-    @contextmanager
-    def reader(self) -> Iterator[Callable[[int], ComparedText]]:
-        """Yield a function that reads the text of a record; it keeps the last ones."""
+    def reader(self) -> Callable[[int], ComparedText]:
+        """A function that reads the text of a record; it keeps the last ones."""
         positions, starts = self.positions(), self.starts()
-        with ExitStack() as opened:
-            streams = [opened.enter_context(file.open("rb")) for file in self.files]
 
-            def read_text(record: int) -> ComparedText:
-                position = int(positions[record])
-                file_number = bisect_right(starts, position) - 1
-                streams[file_number].seek(position - starts[file_number])
-                line = streams[file_number].read(int(positions[record + 1]) - position)
-                return ComparedText(from_json(line)["text"])
+        @lru_cache(CACHED)
+        def read_text(record: int) -> ComparedText:
+            position = int(positions[record])
+            file_number = bisect_right(starts, position) - 1
+            with self.files[file_number].open("rb") as stream:
+                stream.seek(position - starts[file_number])
+                return ComparedText(from_json(stream.read(int(positions[record + 1]) - position))["text"])
 
-            yield lru_cache(CACHED)(read_text)
+        return read_text
 
 
 def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map: Callable[..., Iterable[Any]]) -> None:
@@ -177,9 +174,8 @@ def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map:
 
 
 def _similar_pairs(shard: Path, *, records: RecordFiles) -> Pairs:
-    candidates = _candidates(np.fromfile(shard, KEY_DTYPE), records)
-    with records.reader() as text:
-        similar = [text(one).resembles(text(other)) for one, other in candidates.tolist()]
+    candidates, text = _candidates(np.fromfile(shard, KEY_DTYPE), records), records.reader()
+    similar = [text(one).resembles(text(other)) for one, other in candidates.tolist()]
     return candidates[np.array(similar, np.bool_)]
 
 

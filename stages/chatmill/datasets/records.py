@@ -60,7 +60,7 @@ def records(source: str, parameters: SourceParameters, tally: Tally) -> Iterator
 def entries_of(item: Item, source: str, parameters: SourceParameters, tally: Tally) -> Iterator[Record | Reject]:
     """Yield the record or the reject of an entry, then a reject for each part left out; the tally counts them."""
     extent = _extent(item)
-    tally.read(extent)
+    tally.count("read", extent)
     try:
         if isinstance(item, Example):
             entries = _example(item, extent, source, parameters, tally)
@@ -70,7 +70,7 @@ def entries_of(item: Item, source: str, parameters: SourceParameters, tally: Tal
         entries = [Reject(item.place, error.reason, str(error), *extent)]
     for entry in entries:
         if isinstance(entry, Reject):
-            tally.reject(entry)
+            tally.count(entry.reason, Extent(entry.messages, entry.bytes))
             entry = replace(entry, detail=REDACTED) if parameters.redact else entry
         yield entry
 
@@ -87,7 +87,7 @@ def _document(item: Document, extent: Extent, source: str, parameters: SourcePar
     if not text.strip():
         raise UnusableRowError("empty_document", "no text but white space")
     _check_text(text, [])
-    tally.keep(extent, rules)
+    tally.count("kept", extent, rules)
     return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
 
 
@@ -96,13 +96,6 @@ def _example(
 ) -> list[Record | Reject]:
     repaired = repair(item.turns, parameters)
     turns, redactions = redact(repaired.turns, item.names) if parameters.redact else (repaired.turns, [])
-    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redactions, *item.notes]
-    record = _record(item, turns, source, parameters)
-    tally.keep(extent_of(turns) if parts or rules else extent, rules)
-    return [record, *(Reject(item.place, part.reason, part.detail, *part.extent, part=True) for part in parts)]
-
-
-def _record(item: Example, turns: Sequence[Turn], source: str, parameters: SourceParameters) -> Record:
     conversation = [turn.message for turn in turns]
     try:
         if turns is not item.turns:  # else it is regular
@@ -110,14 +103,15 @@ def _record(item: Example, turns: Sequence[Turn], source: str, parameters: Sourc
     except ValueError as error:
         reason = next(reason for start, reason in _REASONS.items() if str(error).startswith(start))
         raise UnusableRowError(reason, str(error)) from error
-    text = render(conversation)
+    text, train = render(conversation), _trained(turns, parameters.mask_history)
     _check_text(text, conversation)
-    train = _trained(turns, parameters.mask_history)
     if train and not any(train[i] is not False for i, turn in enumerate(turns) if turn.message.role == "assistant"):
         raise UnusableRowError("not_trained", "no message of the assistant is trained")
-    group = item.group or question_group(text)
-    side = parameters.side
-    return Record(source, on_side(group, side) if side else group, text, item.skill, train)
+    group, side = item.group or question_group(text), parameters.side
+    record = Record(source, on_side(group, side) if side else group, text, item.skill, train)
+    parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redactions, *item.notes]
+    tally.count("kept", extent_of(turns) if parts or rules else extent, rules)
+    return [record, *(Reject(item.place, part.reason, part.detail, *part.extent, part=True) for part in parts)]
 
 
 def _check_text(text: str, conversation: Conversation) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from chatmill.conversation import Message, Part, check_turns
 from chatmill.datasets.formats.chat_logs import LOGS
-from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, extent_of, join_texts, num_bytes
+from chatmill.datasets.formats.example import Dropped, Extent, Turn, extent_of, join_texts, num_bytes
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
 from chatmill.personal_data import redacted
@@ -73,19 +73,11 @@ class Tally:
         self._counts = Counter[str](), Counter[str]()  # messages, bytes: `read`, `kept`, and by reason of a reject
         self._repaired = Counter[str]()
 
-    def _count(self, what: str, extent: Extent) -> None:
+    def count(self, what: str, extent: Extent, rules: Iterable[str] = ()) -> None:
+        """Count what was `read` or `kept`, this by some rules, or for which reason it was left out."""
         for counts, number in zip(self._counts, extent, strict=True):
             counts[what] += number
-
-    def read(self, extent: Extent) -> None:
-        self._count("read", extent)
-
-    def keep(self, extent: Extent, rules: Iterable[str]) -> None:
-        self._count("kept", extent)
         self._repaired.update(rules)
-
-    def reject(self, reject: Reject) -> None:
-        self._count(reject.reason, Extent(reject.messages, reject.bytes))
 
     def add(self, other: "Tally") -> None:
         for counts, more in zip((*self._counts, self._repaired), (*other._counts, other._repaired), strict=True):

@@ -13,7 +13,6 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
@@ -24,7 +23,7 @@ from chatmill.datasets.split import column_group, document_group
 Items = Iterator[Document | Reject]
 
 MAX_CHARACTERS = 100_000  # of a part
-_BLOCK = 1 << 16  # bytes or characters that are read at once
+_BLOCK = 1 << 16  # bytes that are read at once
 _BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
 _JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
@@ -37,44 +36,26 @@ def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableM
 
 
 def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
-    text, *group = _columns(mapping)
+    column, *group = _columns(mapping)
     for row in rows:
         if isinstance(row, Reject):
             yield row
             continue
         place, entry = row
         try:
-            parts = list(parts_of(_slices(_text(entry, text)))) or [""]
-            named = next((value_at(entry, column) for column in group), None)
+            text, named = value_at(entry, column), next((value_at(entry, name) for name in group), None)
+            if not isinstance(text, str):
+                raise UnusableRowError("missing_field", f"{column}: expected text, got {describe_value(text)}")
         except UnusableRowError as error:
             yield error.reject(place)
             continue
+        parts = list(parts_of([text])) or [""]
         for part in parts:
             yield Document(place, document_group(parts[0]) if named is None else column_group(str(named)), part)
 
 
-def parts_of(blocks: Iterable[str]) -> Iterator[str]:
-    """A text, given in blocks, in parts of at most MAX_CHARACTERS, which are the text when they are joined."""
-    rest = ""
-    for block in blocks:
-        rest += block
-        while len(rest) > MAX_CHARACTERS:
-            end = _border(rest)
-            yield rest[:end]
-            rest = rest[end:]
-    if rest:
-        yield rest
-
-
-def _border(text: str) -> int:
-    """Where the first part of a text ends: after the last border in the second half of what it may hold."""
-    for border in _BORDERS:
-        if (found := text.rfind(border, MAX_CHARACTERS // 2, MAX_CHARACTERS)) >= 0:
-            return found + len(border)
-    return MAX_CHARACTERS
-
-
 def _columns(mapping: TableMapping | None) -> list[str]:
+    """The columns of the text and, if there is one, of the group."""
     if mapping is None:
         return ["text"]
     columns = mapping.columns
@@ -83,15 +64,27 @@ def _columns(mapping: TableMapping | None) -> list[str]:
     return [columns.text] if columns.group is None else [columns.text, columns.group]
 
 
-def _text(entry: Any, column: str) -> str:
-    value = value_at(entry, column)
-    if not isinstance(value, str):
-        raise UnusableRowError("missing_field", f"{column}: expected text, got {describe_value(value)}")
-    return value
+def parts_of(blocks: Iterable[str]) -> Iterator[str]:
+    """A text, given in blocks, in parts of at most MAX_CHARACTERS, which are the text when they are joined."""
+    rest = ""
+    for block in blocks:
+        rest, start = rest + block, 0
+        while len(rest) - start > MAX_CHARACTERS:
+            end = _border(rest, start)
+            yield rest[start:end]
+            start = end
+        rest = rest[start:]
+    if rest:
+        yield rest
 
 
-def _slices(text: str) -> Iterator[str]:
-    return (text[start : start + _BLOCK] for start in range(0, len(text), _BLOCK))
+def _border(text: str, start: int) -> int:
+    """Where the part that begins at `start` ends: after the last border in the second half of what it may hold."""
+    end = start + MAX_CHARACTERS
+    for border in _BORDERS:
+        if (found := text.rfind(border, start + MAX_CHARACTERS // 2, end)) >= 0:
+            return found + len(border)
+    return end
 
 
 def _text_file(file: Path) -> Items:

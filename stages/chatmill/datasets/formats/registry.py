@@ -148,8 +148,6 @@ def _prose(form: DatasetFormat, file: Path) -> Iterator[RawRow | Reject]:
 
 
 def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    if not columns.is_of_one_message:
-        return rows_of(path, files, columns.named().values())
     return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
 

@@ -133,8 +133,9 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
 
 
 def names_of(columns: Columns) -> list[str]:
-    """The columns that are read of a row which is a message."""
-    return [*columns.model_dump(exclude_none=True).values(), *FIELDS]
+    """The columns that are read of a row, or of one which is a message."""
+    named = columns.model_dump(exclude_none=True) if columns.is_of_one_message else columns.named()
+    return [*named.values(), *(FIELDS if columns.is_of_one_message else ())]
 
 
 def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
