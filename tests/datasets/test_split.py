@@ -37,7 +37,7 @@ def test_what_is_shared_follows_from_who_named_the_group():
     assert question_of("skills/sums/1", longer) == question_group(rendered(*ASKED))
     assert question_of(column_group("7"), longer) == question_group(longer) != question_group(rendered(*ASKED))
     assert question_of("test/questions/2f", longer) == "questions/2f"
-    assert question_of("skills/sums/1", "Once upon <a time") == document_group(b"Once upon <a time")
+    assert question_of("skills/sums/1", "Once upon <a time") == document_group("Once upon <a time")
 
 
 def test_groups_never_move():

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from functools import partial
 from math import ceil, log, log1p
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,19 +48,14 @@ KEY_DTYPE = np.dtype([("hash", "<u8"), ("low", "<u8"), ("record", "<u8"), ("spli
 ROLE = re.compile(r"<\|im_start\|>(\w+)\n")
 
 
-class Digests(NamedTuple):
-    """The n records of a file range, and their keys, which equal records share."""
-
-    records: NDArray[np.int64]  # (n, 3): the split, and the bytes of the text and of the line
-    keys: dict[str, NDArray[np.void]]  # by kind: (n,) of `exact` and `question`, and as many `near` as the texts give
-
-
 def digest(
     part: FileRange, *, split_of: Callable[[str], SplitName], scopes: dict[str, NearScope | None] | None
-) -> Digests:
-    """The digests of a file range, with records numbered from 0. Raises ValueError for a line that is not a record.
+) -> tuple[NDArray[np.int64], dict[str, NDArray[np.void]]]:
+    """The n records of a file range as (n, 3), the split and the bytes of the text and of the line, and keys by kind.
 
-    `scopes` says for each source what its records are compared with for near-duplicates; with None there are none.
+    Keys are equal where records are: (n,) of `exact` and `question`, and as many `near` as the texts give. Records are
+    numbered from 0. `scopes` says for each source what its records are compared with for near-duplicates; with None
+    there are none. Raises ValueError for a line that is not a record.
     """
     records: list[tuple[int, int, int]] = []
     order: list[tuple[int, int]] = []  # what equal keys are ordered by
@@ -87,7 +82,7 @@ def digest(
             compared[number | WITHIN * within] = text
     near = keys_of(list(compared.values()), list(compared))
     keys = {"exact": _keys(exact, order), "question": _keys(questions, order), "near": near}
-    return Digests(np.array(records, np.int64).reshape(-1, 3), keys)
+    return np.array(records, np.int64).reshape(-1, 3), keys
 
 
 def _hash(data: bytes) -> bytes:

@@ -77,7 +77,7 @@ def entries_of(item: Item, source: str, parameters: SourceParameters, tally: Tal
 
 def _extent(item: Item) -> Extent:
     if isinstance(item, Example):
-        return Extent.total([extent_of(item.turns), *(part.extent for part in item.dropped)])
+        return Extent(*map(sum, zip(extent_of(item.turns), *(part.extent for part in item.dropped), strict=True)))
     return Extent(item.messages, item.bytes) if isinstance(item, Reject) else Extent(1, num_bytes(item.text))
 
 

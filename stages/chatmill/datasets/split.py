@@ -61,10 +61,9 @@ def question_group(text: str) -> str:
     return _BY_QUESTION + _question_hash(text[: opening if opening >= 0 else begin] + text[begin:end])
 
 
-def document_group(text: str | bytes) -> str:
+def document_group(text: str) -> str:
     """The group of a document, or of all parts of a file, by its content."""
-    content = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    return f"{_BY_TEXT}{hashlib.blake2b(content, digest_size=8).hexdigest()}"
+    return f"{_BY_TEXT}{hashlib.blake2b(text.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 def question_of(group: str, text: str) -> str:

@@ -31,9 +31,8 @@ from chatmill.datasets.formats.example import (
     describe_value,
     num_bytes,
 )
-from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import Roles
-from chatmill.datasets.formats.row_readers import json_rows, lines, open_decompressed
+from chatmill.datasets.formats.row_readers import json_rows, lines, whole_json
 
 _FILES = {  # whose names say that they hold chats
     "whatsapp": "*.txt",
@@ -212,11 +211,10 @@ def _line(place: str, time: datetime, text: str) -> Line:
 
 
 def _document(file: Path) -> Any:
-    with open_decompressed(file) as stream:
-        try:
-            return parse_json(stream.read().decode("utf-8-sig"))
-        except ValueError as error:
-            raise ValueError(f"{file}: not JSON: {error}") from error
+    try:
+        return whole_json(file)
+    except ValueError as error:
+        raise ValueError(f"{file}: not JSON: {error}") from error
 
 
 def _of_files(files: Sequence[Path], line: Callable[[str, Any], Line]) -> Chats:
@@ -237,16 +235,13 @@ def _read(file: Path, entries: Any, line: Callable[[str, Any], Line]) -> Chats:
     for number, entry in enumerate(entries, start=1):
         place = f"{file}: message {number}"
         try:
-            chat.append(_checked(line(place, entry)))
+            said = line(place, entry)
+            if not all(isinstance(value, str) for value in (said.speaker, said.text, said.thread)):
+                raise TypeError("expected texts")
+            chat.append(said)
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
             yield Reject(place, "bad_row", f"no message: {type(error).__name__} {error}, in {describe_value(entry)}", 1)
     yield chat
-
-
-def _checked(line: Line) -> Line:
-    if not all(isinstance(value, str) for value in (line.speaker, line.text, line.thread)):
-        raise TypeError("expected texts")
-    return line
 
 
 def _instant(date: str) -> datetime:

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from chatmill.datasets.formats.example import RawRow, Reject
-from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.row_readers import (
     check_header,
     holds_lines,
     inner_suffix,
     json_rows,
     nonblank_lines,
-    open_decompressed,
     start_of,
     table_rows,
+    whole_json,
 )
 
 _TEXTS = (".txt", ".text", ".md")
@@ -54,14 +53,10 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
         raise ValueError(f"files: {pattern!r}: expected a pattern of paths in the folder {folder}: {error}") from error
 
 
-def rows_of(path: Path, patterns: Iterable[str] = ("*",), columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
-    """The rows of a file, or of the matching files of a folder; of Parquet files only the columns, if there are some.
-
-    Raises ValueError for a file that is no table.
-    """
+def rows_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
+    """The rows of a file; of a Parquet file only the columns, if there are some. Raises ValueError for no table."""
     names = {key for column in columns for key in (column, column.partition(".")[0]) if key}
-    for file in files_of(path, patterns):
-        yield from nonblank_lines(file) if kind_of(file) in _TEXTS else _rows(file, names)
+    return nonblank_lines(file) if kind_of(file) in _TEXTS else _rows(file, names)
 
 
 def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:
@@ -193,8 +188,7 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow] |
     if not start_of(file).lstrip().startswith(b"{") or holds_lines(file, "{"):
         return None
     try:
-        with open_decompressed(file) as stream:
-            members = parse_json(stream.read().decode("utf-8-sig"))
+        members = whole_json(file)
     except ValueError:
         return None  # several values, or a broken one, of which the other readers say the place
     names, some = {*columns}, dict(islice(members.items(), _FIRST))

@@ -10,14 +10,13 @@ A long document is divided between paragraphs; all of its parts are on the same 
 
 import codecs
 import io
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
 from chatmill.datasets.formats.mapping import TableMapping, value_at
-from chatmill.datasets.formats.row_readers import open_decompressed
+from chatmill.datasets.formats.row_readers import check_is_text, open_decompressed
 from chatmill.datasets.split import column_group, document_group
 
 Items = Iterator[Document | Reject]
@@ -25,14 +24,13 @@ Items = Iterator[Document | Reject]
 MAX_CHARACTERS = 100_000  # of a part
 _BLOCK = 1 << 16  # bytes that are read at once
 _BORDERS = ("\n\n", "\n", " ")  # between parts, the best first
-_JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
 
 def read_documents(path: Path, patterns: Iterable[str] = ("*",), mapping: TableMapping | None = None) -> Items:
     """The documents of a file, or of the matching files of a folder. Raises ValueError for JSON named as text."""
     for file in files_of(path, patterns):
         is_rows = is_table(file)
-        yield from document_rows(rows_of(file, columns=_columns(mapping)), mapping) if is_rows else _text_file(file)
+        yield from document_rows(rows_of(file, _columns(mapping)), mapping) if is_rows else _text_file(file)
 
 
 def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None = None) -> Items:
@@ -103,19 +101,15 @@ def _text_file(file: Path) -> Items:
 
 
 def _blocks(file: Path) -> Iterator[str]:
-    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True)
-    count, begin = 0, True
+    check_is_text(file, "name it .jsonl or .json, so that its rows are read")
+    decoder, count = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True), 0
     with open_decompressed(file) as stream:
         for block in iter(lambda: stream.read(_BLOCK), None):
             count += len(block)
             try:
-                text = decoder.decode(block, final=not block)
+                yield decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
                 place = count - len(error.object) + error.start
                 raise UnusableRowError("not_utf8", f"not UTF-8 at byte {place} of the file") from error
-            if begin and _JSON.match(text):
-                raise ValueError(f"{file}: JSON, and no text: name it .jsonl or .json, so that its rows are read")
-            begin = False
-            yield text
             if not block:
                 return

@@ -16,13 +16,6 @@ class Extent(NamedTuple):
     messages: int = 0
     bytes: int = 0
 
-    @classmethod
-    def total(cls, extents: "Iterable[Extent]") -> "Extent":
-        return cls(*map(sum, zip(*extents, strict=True)))
-
-
-NOTHING = Extent()
-
 
 class Turn(NamedTuple):
     """A message of a conversation, and what the dataset says about it."""
@@ -107,9 +100,9 @@ class Reject:
 class UnusableRowError(ValueError):
     """Raised for an entry that cannot be converted to a conversation; it becomes a `Reject`."""
 
-    def __init__(self, reason: str, detail: str, extent: Extent = NOTHING) -> None:
+    def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
-        self.reason, self.extent = reason, extent
+        self.reason, self.extent = reason, Extent()
 
     def reject(self, place: str) -> Reject:
         return Reject(place, self.reason, str(self), *self.extent)

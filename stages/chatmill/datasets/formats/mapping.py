@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from chatmill.datasets.formats import json_document
 from chatmill.datasets.formats.example import UnusableRowError, describe_value, num_bytes, text_of
@@ -29,17 +29,22 @@ USUAL_NAMES: dict[Speaker, tuple[str, ...]] = {
 }
 OPTIONAL = ("query", "system", "history", "tools", "rejected", "group", "language")  # may be missing in some rows
 OPTIONAL_IN_MESSAGES = ("train", "replies", "rank", "deleted")  # may be missing in some messages
+_SHAPES: dict[tuple[str, ...], set[str]] = {  # the columns of each shape of rows, and others that it may have
+    ("messages",): {"replies", "rank", "deleted"},
+    ("prompt", "response"): {"query", "history"},
+    ("prompt", "chosen"): {"query", "history"},
+    ("id", "parent"): {"tree", "rank", "deleted"},
+    ("conversation",): {"order"},
+    ("text",): set(),
+}
+_OF_ANY_SHAPE = ("system", "tools", "rejected", "group", "language", "train")  # but of text
 REPLIES = "replies by parent"  # the key of the replies to a message, where trees are made of rows
 MESSAGES = "messages by conversation"  # the key of the messages, where conversations are made of rows
 _PLACE = re.compile(r"[0-9]{1,9}")  # in a list
 MISSING = object()  # stands for the value of a column that a row must have
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Columns(_Section):
+class Columns(BaseModel, extra="forbid", frozen=True):
     """Where the parts of a conversation are: `messages`, or `prompt` and `response` (or `chosen`), or `text`.
 
     In trees of messages (chatmill.datasets.formats.trees) `messages` is the first one, which has `replies`; or each row
@@ -71,32 +76,16 @@ class Columns(_Section):
     language: Column | None = None
 
     @model_validator(mode="after")
-    def _complete(self) -> "Columns":
-        pair = [name for name in ("prompt", "query", "history", "response", "chosen") if getattr(self, name)]
-        is_pair = self.prompt is not None and (self.response is None) != (self.chosen is None)
-        said, is_message, ranked = ", ".join(pair), self.parent or self.conversation, self.rank or self.deleted
-        of_text = self.named().keys() - {"text", "group"} if self.text is not None else set()
-        for is_wrong, problem in (
-            ((self.id is None) != (self.parent is None), "expected id and parent, or neither"),
-            (self.parent and (self.messages or self.replies), "expected id and parent, or messages and replies"),
-            (
-                self.conversation and (self.messages or self.parent),
-                "expected conversation, or messages, or id and parent",
-            ),
-            (self.order and not self.conversation, "order needs conversation"),
-            (self.tree and not self.parent, "tree needs id and parent"),
-            (self.replies and not self.messages, "replies needs messages, which is the first one of a tree"),
-            (ranked and not (self.replies or self.parent), "rank and deleted need replies, or id and parent"),
-            (of_text, f"text and {min(of_text, default='')}: expected text alone, or with group"),
-            (self.messages and pair, f"messages and {said}: expected messages alone, or prompt and response"),
-            (is_message and pair, f"{said}: expected the columns of one message"),
-            (
-                not (self.text or self.messages or is_message or is_pair),
-                "expected messages, or prompt and response, or prompt and chosen, or id and parent, or conversation",
-            ),
-        ):
-            if is_wrong:
-                raise ValueError(problem)
+    def _fit_together(self) -> "Columns":
+        given = {*self.model_dump(exclude_none=True)} - {"role", "content"}
+        shape = next((shape for shape in _SHAPES if given.issuperset(shape)), None)
+        if shape is None:
+            raise ValueError(f"expected {', or '.join(' and '.join(shape) for shape in _SHAPES)}")
+        others = {"group"} if self.text else _SHAPES[shape] | {*_OF_ANY_SHAPE}
+        if odd := given - {*shape} - others:
+            raise ValueError(f"{' and '.join(shape)} and {min(odd)}: expected beside them {', '.join(sorted(others))}")
+        if (self.rank or self.deleted) and not (self.replies or self.parent):
+            raise ValueError("rank and deleted need replies, or id and parent")
         return self
 
     @property
@@ -117,7 +106,7 @@ class Columns(_Section):
         return {name: column for name, column in self.model_dump(exclude_none=True).items() if name not in of_messages}
 
 
-class TableMapping(_Section):
+class TableMapping(BaseModel, extra="forbid", frozen=True):
     columns: Columns
     roles: Roles | None = None
     first: Literal["user", "assistant"] | None = None  # who begins where texts alternate, or names are not in roles

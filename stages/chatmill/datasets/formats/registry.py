@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,7 +15,14 @@ from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, 
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
-from chatmill.datasets.formats.row_readers import Unparsed, json_row, json_value, nonblank_lines, paragraphs, table_rows
+from chatmill.datasets.formats.row_readers import (
+    Unparsed,
+    check_is_text,
+    json_value,
+    nonblank_lines,
+    paragraphs,
+    table_rows,
+)
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.repair import SourceParameters
@@ -51,6 +58,11 @@ def _entries(*columns: str) -> Callable[[Path], Iterator[RawRow | Reject]]:
     return partial(entries_of, columns=columns)
 
 
+def _of_text(read: Callable[[Path], Iterator[RawRow | Reject]], file: Path) -> Iterator[RawRow | Reject]:
+    check_is_text(file, "use the format messages, sharegpt or table")
+    return read(file)
+
+
 def _conversation(convert: Callable[[Any], Conversation]) -> Convert:
     return lambda place, entry: Example(place, None, as_turns(convert(entry)))
 
@@ -72,14 +84,14 @@ _FORMATS = {
         name: DatasetFormat(_entries(*columns.values()), reader_of(**columns).example)
         for name, columns in COLUMNS.items()
     },
-    "dailydialog": DatasetFormat(nonblank_lines, _conversation(chats.from_dailydialog)),
+    "dailydialog": DatasetFormat(partial(_of_text, nonblank_lines), _conversation(chats.from_dailydialog)),
     "chitchat": DatasetFormat(_entries("messages"), _conversation(chats.from_chitchat)),
     "oasst": DatasetFormat(chats.oasst_rows, _read_by(chats.oasst_reader)),
     "hh": DatasetFormat(_entries("chosen"), _conversation(chats.from_hh)),
     "markers": DatasetFormat(chats.marker_rows, _conversation(chats.from_markers)),
     "gsm8k": DatasetFormat(_entries("question"), _conversation(chats.from_gsm8k)),
     "personachat": DatasetFormat(table_rows, _conversation(chats.from_personachat)),
-    "text": DatasetFormat(paragraphs, _conversation(chats.from_text)),
+    "text": DatasetFormat(partial(_of_text, paragraphs), _conversation(chats.from_text)),
 }
 _OF_LINES = ("dailydialog", "text")
 _GENERATORS = {"skills": skills.generate, "talk": talk.generate}
@@ -110,11 +122,12 @@ def open_dataset(parameters: SourceParameters) -> Dataset:
     elif name in chat_logs.EXPORTS:
         dataset = Dataset(chat_logs.read_export(path, files_of(path, files), name, parameters.roles or {}))
     elif mapping is not None:
-        dataset = _table(path, _mapped_rows(path, files, mapping.columns), mapping)
+        names = names_of(mapping.columns)
+        tables = (grow(rows_of(file, names), mapping.columns) for file in files_of(path, files))
+        dataset = _table(path, chain.from_iterable(tables), mapping)
     else:
         form = _form(name)
-        read = partial(_prose, form) if name in _OF_LINES else form.rows
-        dataset = Dataset((row for file in files_of(path, files) for row in read(file)), form.convert)
+        dataset = Dataset(chain.from_iterable(map(form.rows, files_of(path, files))), form.convert)
     return dataset._replace(rows=islice(dataset.rows, parameters.limit))
 
 
@@ -134,21 +147,7 @@ def _form(name: str) -> DatasetFormat:
     return _FORMATS[name]
 
 
-def _prose(form: DatasetFormat, file: Path) -> Iterator[RawRow | Reject]:
-    """The rows of a file of text. Raises ValueError for JSON."""
-    for number, row in enumerate(form.rows(file)):
-        if not number and not isinstance(row, Reject):
-            first = row[1].partition("\n")[0].lstrip()
-            if first.startswith(("{", "[")) and not isinstance(json_row(row[0], first), Reject):
-                raise ValueError(f"{row[0]}: JSON, not text: use the format messages, sharegpt or table")
-        yield row
-
-
 # Tables, by a mapping.
-
-
-def _mapped_rows(path: Path, files: Iterable[str], columns: Columns) -> Iterator[RawRow | Reject]:
-    return (row for file in files_of(path, files) for row in grow(rows_of(file, columns=names_of(columns)), columns))
 
 
 def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -> Dataset:

@@ -126,6 +126,15 @@ def paragraphs(file: Path, is_end: Callable[[str], Any] = lambda line: not line.
             place, block, unreadable = "", io.StringIO(), None
 
 
+_OBJECT = re.compile(rb'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+
+
+def check_is_text(file: Path, remedy: str) -> None:
+    """Raise ValueError for a file that begins as JSON, which is an object or has some."""
+    if _OBJECT.match(start_of(file)):
+        raise ValueError(f"{file}:1: JSON, not text: {remedy}")
+
+
 class Unparsed(str):
     """A line of JSON, as of a row that another process converts."""
 
@@ -141,11 +150,14 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
         with open_decompressed(file) as stream:
             yield from (array_entries if is_array else values)(file, stream, MAX_ROW_BYTES)
         return
-    for row in nonblank_lines(file):
-        if isinstance(row, Reject):
-            yield row
-        else:
-            yield json_row(*row) if parsed else (row[0], Unparsed(row[1]))
+    read = json_row if parsed else lambda place, line: (place, Unparsed(line))
+    yield from (row if isinstance(row, Reject) else read(*row) for row in nonblank_lines(file))
+
+
+def whole_json(file: Path) -> Any:
+    """The value of a file, which memory holds. Raises ValueError."""
+    with open_decompressed(file) as stream:
+        return parse_json(stream.read().decode("utf-8-sig"))
 
 
 def holds_lines(file: Path, mark: str) -> bool:

@@ -102,11 +102,6 @@ class Skill(StrictModel):
     held_back: Texts
     answer: str
 
-    @property
-    def templates(self) -> list[str]:
-        openings = self.opening.tell + self.opening.reply if self.opening else []
-        return [*openings, *self.known, *self.held_back, self.answer]
-
 
 class SkillsFile(StrictModel):
     skills: Annotated[dict[str, Skill], Field(min_length=1)]
@@ -145,7 +140,8 @@ def _read(file: Path) -> SkillsFile:
         raise ValueError(f"{file}: skills: unknown: {odd}: expected some of {', '.join(PROBLEM_GENERATORS)}")
     for name, skill in source.skills.items():
         slots = PROBLEM_GENERATORS[name](source.words, Random(0)).slots
-        for template in skill.templates:
+        opening = skill.opening.tell + skill.opening.reply if skill.opening else []
+        for template in (*opening, *skill.known, *skill.held_back, skill.answer):
             try:
                 template.format(**slots)
             except (KeyError, IndexError, ValueError) as error:

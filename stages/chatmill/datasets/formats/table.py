@@ -48,9 +48,8 @@ class TableReader:
 
     def __init__(self, mapping: TableMapping) -> None:
         self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
-        self._order: tuple[StepKind, StepKind] = ("user", "assistant")  # in which two speakers begin
-        if mapping.first == "assistant":
-            self._order = ("assistant", "user")
+        order: tuple[StepKind, StepKind] = ("user", "assistant")
+        self._order = order if mapping.first != "assistant" else (order[1], order[0])  # in which two speakers begin
         names = "|".join(re.escape(name) for name in sorted(mapping.marks(), key=len, reverse=True))
         self._marks = re.compile(rf"(?im)^[ \t]*{MARK_START}({names})[ \t]*(?:\1[ \t]*:|:\1)[ \t]?")
         named = self._columns.model_dump(exclude_none=True).items()
@@ -67,7 +66,9 @@ class TableReader:
         """The conversation of a row. Raises UnusableRowError, which has the extent of the row."""
         dropped = list[Dropped]()
         try:
-            self._check_language(row)
+            wanted = self._mapping.languages
+            if wanted is not None and (found := self._optional(row, "language")) not in wanted:
+                raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
             turns = self.turns(row, dropped)
         except UnusableRowError as error:
             error.extent = self._extent(row)
@@ -94,12 +95,6 @@ class TableReader:
     def _text(self, row: Any, name: str) -> str:
         value = self._optional(row, name)
         return "" if value is None else check_text(value, name)
-
-    def _check_language(self, row: Any) -> None:
-        """Raise UnusableRowError for a row in a language that is left out."""
-        wanted = self._mapping.languages
-        if wanted is not None and (found := self._optional(row, "language")) not in wanted:
-            raise UnusableRowError("language", f"language {found!r:.40}: expected one of {', '.join(wanted)}")
 
     def _messages_in(self, row: Any) -> list[Any]:
         """What is or may be a message in a row, readable or not; of a tree all of its messages."""

@@ -44,16 +44,13 @@ def add_typos(text: str, random: Random, kept: Container[str]) -> str:
     A text without words in which an error leaves a word, such as one of two letters, may stay as it is.
     """
     plain = text.split(" ")
-    words = [word if word in kept or random.random() < 0.4 else _short_form(word) for word in plain]
+    short = {word: _SHORT_FORMS.get(word, word).replace("'", "") for word in plain}
+    words = [word if word in kept or random.random() < 0.4 else short[word] for word in plain]
     whole = [i for i, word in enumerate(words) if word == plain[i] and word.isalpha() and word not in kept]
     places = [i for i in whole if len(words[i]) > 3] or [i for i in whole if len(words[i]) > 2]
     for index in random.sample(places, min(len(places), random.choice((1, 1, 2)))):
         words[index] = _typo(words[index], random)
     return " ".join(words)
-
-
-def _short_form(word: str) -> str:
-    return _SHORT_FORMS.get(word, word).replace("'", "")
 
 
 def _typo(word: str, random: Random) -> str:

@@ -115,20 +115,26 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
         return
     join = _joined if columns.conversation is None else _in_order
     keys = {key for name in names_of(columns) for key in (name, name.partition(".")[0])}
-    tree, size = list[_Row](), 0
+    own, tree, size = columns.conversation or columns.id, list[_Row](), 0
     for row in rows:
-        message = row if isinstance(row, Reject) else _message(*row, columns, keys)
-        if isinstance(message, Reject):
-            yield message
+        if isinstance(row, Reject):
+            yield row
             continue
-        if tree and message.tree != tree[0].tree:
+        place, entry = row
+        extent, name = _extent([entry], columns), id_of(entry, own) if isinstance(entry, dict) else None
+        if name is None:
+            yield Reject(place, "missing_field", f"no {own!r} in {describe_value(entry)}", *extent)
+            continue
+        of_tree = None if columns.tree is None else value_at(entry, columns.tree, None)
+        if tree and of_tree != tree[0].tree:
             yield from join(tree, columns)
             tree, size = [], 0
-        size += 1000 + _extent([message.entry], columns).bytes
-        if size <= MAX_BYTES:
-            tree.append(message)
-        else:
-            yield _reject(message, "too_long", _TOO_LONG, columns)
+        size += 1000 + extent.bytes
+        if size > MAX_BYTES:
+            yield Reject(place, "too_long", _TOO_LONG, *extent)
+            continue
+        used = type(entry)({key: value for key, value in entry.items() if key in keys})
+        tree.append(_Row(place, used, name, id_of(entry, columns.parent), of_tree))
     yield from join(tree, columns)
 
 
@@ -136,16 +142,6 @@ def names_of(columns: Columns) -> list[str]:
     """The columns that are read of a row, or of one which is a message."""
     named = columns.model_dump(exclude_none=True) if columns.is_of_one_message else columns.named()
     return [*named.values(), *(FIELDS if columns.is_of_one_message else ())]
-
-
-def _message(place: str, entry: Any, columns: Columns, keys: set[str]) -> _Row | Reject:
-    own = columns.conversation or columns.id
-    name = id_of(entry, own) if isinstance(entry, dict) else None
-    if name is None:
-        return Reject(place, "missing_field", f"no {own!r} in {describe_value(entry)}", *_extent([entry], columns))
-    tree = None if columns.tree is None else value_at(entry, columns.tree, None)
-    used = type(entry)({key: value for key, value in entry.items() if key in keys})
-    return _Row(place, used, name, id_of(entry, columns.parent), tree)
 
 
 def id_of(entry: Any, column: str | None) -> str | None:
