@@ -161,9 +161,8 @@ def find_duplicates(
             state[copies] = DUPLICATE
             state[still_leaked] = LEAKED
     if count and scopes is not None:
-        mark_near_duplicates(
-            shards["near"], RecordFiles(list(dict.fromkeys(chunk.file for chunk in chunks)), folder), parallel_map
-        )
+        files = list(dict.fromkeys(chunk.file for chunk in chunks))
+        mark_near_duplicates(shards["near"], RecordFiles(files, folder), parallel_map)
 
 
 def _divide(keys: NDArray[Any], shards: list[Path]) -> None:

@@ -38,19 +38,19 @@ def files_of(path: Path, patterns: Iterable[str] = ("*",)) -> list[Path]:
     """
     if not path.is_dir():
         return [path]
-    found = {file for pattern in patterns for file in _matching(path, pattern)}
+    found = set[Path]()
+    for pattern in patterns:
+        try:
+            found.update(path.glob(pattern if "/" in pattern else f"**/{pattern}"))
+        except (ValueError, NotImplementedError) as error:
+            raise ValueError(
+                f"files: {pattern!r}: expected a pattern of paths in the folder {path}: {error}"
+            ) from error
     files = [file for file in found if file.is_file() and file.suffix != ".dvc"]
     files = [file for file in files if not any(name.startswith(".") for name in file.relative_to(path).parts)]
     if not files:
         raise ValueError(f"{path}: no file matches {', '.join(patterns)}: add some, or change files")
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
-
-
-def _matching(folder: Path, pattern: str) -> list[Path]:
-    try:
-        return list(folder.glob(pattern if "/" in pattern else f"**/{pattern}"))
-    except (ValueError, NotImplementedError) as error:
-        raise ValueError(f"files: {pattern!r}: expected a pattern of paths in the folder {folder}: {error}") from error
 
 
 def rows_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Reject]:

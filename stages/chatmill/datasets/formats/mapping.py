@@ -7,15 +7,13 @@
 A column is a key of the row, or a path of keys and places in lists (`choices.0.text`); `.` is the row itself.
 """
 
-import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from chatmill.datasets.formats import json_document
-from chatmill.datasets.formats.example import UnusableRowError, describe_value, num_bytes, text_of
+from chatmill.datasets.formats.example import UnusableRowError, describe_value, num_bytes
 
 Column = Annotated[str, Field(min_length=1)]
 Speaker = Literal["system", "user", "assistant", "call", "output", "ignore"]
@@ -40,6 +38,8 @@ _SHAPES: dict[tuple[str, ...], set[str]] = {  # the columns of each shape of row
 _OF_ANY_SHAPE = ("system", "tools", "rejected", "group", "language", "train")  # but of text
 REPLIES = "replies by parent"  # the key of the replies to a message, where trees are made of rows
 MESSAGES = "messages by conversation"  # the key of the messages, where conversations are made of rows
+TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
+FIELDS = ("tool_calls", "function_call", "tool_call_id", *TRAIN_FIELDS)  # that are read where a message has them
 _PLACE = re.compile(r"[0-9]{1,9}")  # in a list
 MISSING = object()  # stands for the value of a column that a row must have
 
@@ -165,100 +165,8 @@ def _speakers_by_name(roles: Roles | None) -> dict[str, Speaker]:
     return result
 
 
-# The content of one message: text, parts of text, and calls of tools.
-
-TRAIN_FIELDS = ("weight", "train")  # of OpenAI's and of other messages
-FIELDS = ("tool_calls", "function_call", "tool_call_id", *TRAIN_FIELDS)  # that are read where a message has them
-
-
-class Call(NamedTuple):
-    """A call of a tool: the expression of a calculator's, JSON of any other, or what the dataset writes."""
-
-    text: str
-    id: str | None = None
-
-
-def read_content(content: Any, *, field: str = "content") -> tuple[str, list[Call]]:
-    """The text of a message, and the calls in it: from text, or a list of `{"type": "text", "text": …}`."""
-    if isinstance(content, str):
-        return content, []
-    if not isinstance(content, list):
-        raise UnusableRowError("not_text", f"{field}: expected text, got {describe_value(content)}")
-    texts: list[str] = []
-    calls: list[Call] = []
-    for part in content:
-        kind = text_of(part, "type")
-        if kind in ("text", "tool_call"):
-            text = text_of(part, "value" if part.get("text") is None and "value" in part else "text")
-            texts.append(text) if kind == "text" else calls.append(Call(text, id_in(part, "id")))
-        elif kind != "reasoning":
-            raise UnusableRowError("not_text", f"{field} of type {kind[:40]!r}: expected text")
-    return "".join(texts), calls
-
-
-def check_text(value: Any, column: str) -> str:
-    """A text. Raises UnusableRowError for null and all else that is none."""
-    if not isinstance(value, str):
-        raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
-    return value
-
-
 def content_bytes(content: Any) -> int:
     """The bytes of text in any content, readable or not."""
     if isinstance(content, list):
         return sum(content_bytes(part.get("text", part.get("value"))) for part in content if isinstance(part, dict))
     return num_bytes(content) if isinstance(content, str) else 0
-
-
-def id_in(entry: Mapping[str, Any], key: str) -> str | None:
-    """The id of a call; None where there is none, or an empty one."""
-    value = entry.get(key)
-    return str(value) if isinstance(value, str | int) and value != "" else None
-
-
-def tool_calls(message: Mapping[str, Any]) -> list[Call]:
-    """The calls in OpenAI's `tool_calls`, or in the older `function_call`."""
-    calls = message.get("tool_calls") or [call for call in [message.get("function_call")] if call]
-    if not isinstance(calls, list):
-        raise UnusableRowError("bad_call", f"tool_calls: expected a list, got {describe_value(calls)}")
-    return [Call(_call(call), id_in(call, "id")) for call in calls]
-
-
-def _call(call: Any) -> str:
-    function: Any = call.get("function", call) if isinstance(call, dict) else None
-    name, arguments = text_of(function, "name"), function.get("arguments", "{}")
-    values = parse_json(arguments, f"the arguments of {name[:40]!r}") if isinstance(arguments, str) else arguments
-    expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
-    if isinstance(expression, str):
-        return expression
-    return json.dumps({"name": name, "arguments": values}, ensure_ascii=False)
-
-
-def tool_names(tools: Any) -> list[str]:
-    """The names of tools declared as OpenAI does, in a list or its JSON. Raises UnusableRowError for others."""
-    if isinstance(tools, str):
-        tools = parse_json(tools, "tools") if tools.strip() else []
-    if not tools:
-        return []
-    if not isinstance(tools, list):
-        raise UnusableRowError("missing_field", f"tools: expected a list, got {describe_value(tools)}")
-    return [text_of(tool.get("function", tool) if isinstance(tool, dict) else tool, "name") for tool in tools]
-
-
-def is_trained(message: Mapping[str, Any], field: str | None) -> bool | None:
-    """Whether a message is trained; None where it does not say. Raises UnusableRowError unless it is 0 or 1."""
-    name = field or next((name for name in TRAIN_FIELDS if name in message), None)
-    value = value_at(message, name, None) if name else None
-    if value is None:
-        return None
-    if value not in (0, 1):
-        raise UnusableRowError("bad_flag", f"{name}: expected true or false, or 1 or 0, got {value!r:.40}")
-    return bool(value)
-
-
-def parse_json(text: str, what: str) -> Any:
-    """The value of JSON text. Raises UnusableRowError."""
-    try:
-        return json_document.parse_json(text)
-    except ValueError as error:
-        raise UnusableRowError("bad_call", f"{what}: not JSON: {error}") from error

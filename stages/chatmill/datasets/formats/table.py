@@ -1,7 +1,8 @@
 """Rows of any table, by a mapping that says where the conversation is (chatmill.datasets.formats.mapping)."""
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from chatmill.datasets.formats.containers import Shortened
@@ -19,21 +20,17 @@ from chatmill.datasets.formats.example import (
     join_tools,
     num_bytes,
     split_turns,
+    text_of,
 )
 from chatmill.datasets.formats.json_document import parse_json
 from chatmill.datasets.formats.mapping import (
     MISSING,
     OPTIONAL,
     OPTIONAL_IN_MESSAGES,
+    TRAIN_FIELDS,
     Columns,
     TableMapping,
-    check_text,
     content_bytes,
-    id_in,
-    is_trained,
-    read_content,
-    tool_calls,
-    tool_names,
     value_at,
 )
 from chatmill.datasets.formats.trees import best_path, messages_of
@@ -82,7 +79,7 @@ class TableReader:
         """The turns of a row; what is left out is added to `dropped`. Raises UnusableRowError."""
         steps = self._steps(row, dropped)
         check_turn_count(len(steps))
-        turns, names = join_tools(steps), tool_names(self._optional(row, "tools"))
+        turns, names = join_tools(steps), _tool_names(self._optional(row, "tools"))
         return declare(turns, names) if names else turns
 
     # The parts of a row.
@@ -94,7 +91,7 @@ class TableReader:
 
     def _text(self, row: Any, name: str) -> str:
         value = self._optional(row, name)
-        return "" if value is None else check_text(value, name)
+        return "" if value is None else _check_text(value, name)
 
     def _messages_in(self, row: Any) -> list[Any]:
         """What is or may be a message in a row, readable or not; of a tree all of its messages."""
@@ -130,8 +127,8 @@ class TableReader:
         for pair in history or ():
             if not isinstance(pair, list) or len(pair) != 2:
                 raise UnusableRowError("missing_field", f"history: expected pairs of texts, got {describe_value(pair)}")
-            yield Step("user", check_text(pair[0], "history"))
-            yield Step("assistant", check_text(pair[1], "history"))
+            yield Step("user", _check_text(pair[0], "history"))
+            yield Step("assistant", _check_text(pair[1], "history"))
 
     def _steps(self, row: Any, dropped: list[Dropped]) -> list[Step]:
         columns, steps = self._columns, list(self._opening(row))
@@ -140,7 +137,7 @@ class TableReader:
         prompt, response = columns.pair
         asked, query, given = value_at(row, prompt), self._text(row, "query"), value_at(row, response)
         if query:
-            asked = f"{check_text(asked, prompt)}\n\n{query}"
+            asked = f"{_check_text(asked, prompt)}\n\n{query}"
         if _are_texts(asked) or _are_texts(given):
             return steps + self._exchanges(asked, given)
         steps += self._side(asked, prompt, "user", dropped)
@@ -163,7 +160,7 @@ class TableReader:
         """The steps of a prompt or an answer, which is a text, a message or a list of messages."""
         if isinstance(value, list | dict):
             return list(self._messages(value if isinstance(value, list) else [value], dropped))
-        return [Step(speaker, check_text(value, column))]
+        return [Step(speaker, _check_text(value, column))]
 
     def _conversation(self, value: Any, dropped: list[Dropped]) -> Iterator[Step] | list[Step]:
         if self._columns.replies is not None:
@@ -191,19 +188,19 @@ class TableReader:
         for message in messages:
             name = _name(value_at(message, columns.role), columns.role)
             try:
-                kind, calls = self._kind(name, unnamed), tool_calls(message)
+                kind, calls = self._kind(name, unnamed), _tool_calls(message)
             except UnknownRoleError as error:
                 raise UnknownRoleError(*self._unknown(messages)) from error
             content = value_at(message, columns.content, None if calls else MISSING)
-            text, inline = ("", []) if content is None and calls else read_content(content, field=columns.content)
+            text, inline = ("", []) if content is None and calls else _read_content(content, columns.content)
             if kind is None:
                 dropped.append(_ignored(name, text))
                 continue
-            train, calls = is_trained(message, columns.train), inline + calls
+            train, calls = _is_trained(message, columns.train), inline + calls
             if text or not calls:
-                yield Step(kind, text, 1, train, id_in(message, "tool_call_id"))
+                yield Step(kind, text, 1, train, _id_in(message, "tool_call_id"))
             for number, call in enumerate(calls):
-                yield Step("call", call.text, int(not text and not number), train, call.id)
+                yield call._replace(messages=int(not text and not number), train=train)
 
     def _marked(self, text: str, dropped: list[Dropped]) -> Iterator[Step]:
         """The turns of a text, each after the name of its speaker and a colon at the start of a line."""
@@ -257,7 +254,7 @@ def _are_texts(value: Any) -> bool:
 
 def _alternating(texts: Sequence[Any], order: tuple[StepKind, StepKind]) -> list[Step]:
     """The steps of the texts of two speakers. Raises UnusableRowError for what is no text."""
-    return [Step(order[number % 2], check_text(text, f"text {number + 1}")) for number, text in enumerate(texts)]
+    return [Step(order[number % 2], _check_text(text, f"text {number + 1}")) for number, text in enumerate(texts)]
 
 
 def _ignored(name: str, text: str) -> Dropped:
@@ -274,8 +271,91 @@ def from_json(text: str) -> Any:
 
 def _name(value: Any, column: str) -> str:
     """The name of a speaker, who may have a number instead, or be the one of whom something is true."""
-    return str(value).lower() if isinstance(value, int) else check_text(value, column)
+    return str(value).lower() if isinstance(value, int) else _check_text(value, column)
 
 
 def reader_of(**columns: str) -> TableReader:
     return TableReader(TableMapping(columns=Columns.model_validate(columns)))
+
+
+# The content of one message: text, parts of text, and calls of tools.
+
+
+def _read_content(content: Any, field: str) -> tuple[str, list[Step]]:
+    """The text of a message, and the calls in it: from text, or a list of `{"type": "text", "text": …}`."""
+    if isinstance(content, str):
+        return content, []
+    if not isinstance(content, list):
+        raise UnusableRowError("not_text", f"{field}: expected text, got {describe_value(content)}")
+    texts: list[str] = []
+    calls: list[Step] = []
+    for part in content:
+        kind = text_of(part, "type")
+        if kind in ("text", "tool_call"):
+            text = text_of(part, "value" if part.get("text") is None and "value" in part else "text")
+            texts.append(text) if kind == "text" else calls.append(Step("call", text, id=_id_in(part, "id")))
+        elif kind != "reasoning":
+            raise UnusableRowError("not_text", f"{field} of type {kind[:40]!r}: expected text")
+    return "".join(texts), calls
+
+
+def _check_text(value: Any, column: str) -> str:
+    """A text. Raises UnusableRowError for null and all else that is none."""
+    if not isinstance(value, str):
+        raise UnusableRowError("not_text", f"{column}: expected text, got {describe_value(value)}")
+    return value
+
+
+def _id_in(entry: Mapping[str, Any], key: str) -> str | None:
+    """The id of a call; None where there is none, or an empty one."""
+    value = entry.get(key)
+    return str(value) if isinstance(value, str | int) and value != "" else None
+
+
+def _tool_calls(message: Mapping[str, Any]) -> list[Step]:
+    """The calls in OpenAI's `tool_calls`, or in the older `function_call`."""
+    calls = message.get("tool_calls") or [call for call in [message.get("function_call")] if call]
+    if not isinstance(calls, list):
+        raise UnusableRowError("bad_call", f"tool_calls: expected a list, got {describe_value(calls)}")
+    return [Step("call", _call(call), id=_id_in(call, "id")) for call in calls]
+
+
+def _call(call: Any) -> str:
+    """A call as text: the expression of a calculator's, JSON of any other."""
+    function: Any = call.get("function", call) if isinstance(call, dict) else None
+    name, arguments = text_of(function, "name"), function.get("arguments", "{}")
+    values = _parse(arguments, f"the arguments of {name[:40]!r}") if isinstance(arguments, str) else arguments
+    expression = values.get("expression") if name == "calculator" and isinstance(values, dict) else None
+    if isinstance(expression, str):
+        return expression
+    return json.dumps({"name": name, "arguments": values}, ensure_ascii=False)
+
+
+def _tool_names(tools: Any) -> list[str]:
+    """The names of tools declared as OpenAI does, in a list or its JSON. Raises UnusableRowError for others."""
+    if isinstance(tools, str):
+        tools = _parse(tools, "tools") if tools.strip() else []
+    if not tools:
+        return []
+    if not isinstance(tools, list):
+        raise UnusableRowError("missing_field", f"tools: expected a list, got {describe_value(tools)}")
+    return [text_of(tool.get("function", tool) if isinstance(tool, dict) else tool, "name") for tool in tools]
+
+
+def _is_trained(message: Mapping[str, Any], field: str | None) -> bool | None:
+    """Whether a message is trained; None where it does not say. Raises UnusableRowError unless it is 0 or 1."""
+    name = field or next((name for name in TRAIN_FIELDS if name in message), None)
+    value = value_at(message, name, None) if name else None
+    if value is None:
+        return None
+    if value not in (0, 1):
+        raise UnusableRowError("bad_flag", f"{name}: expected true or false, or 1 or 0, got {value!r:.40}")
+    return bool(value)
+
+
+def _parse(text: str, what: str) -> Any:
+    """The value of JSON text. Raises UnusableRowError."""
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise UnusableRowError("bad_call", f"{what}: not JSON: {error}") from error

@@ -122,7 +122,8 @@ def generate(file: Path, *, limit: int, seed: int) -> Iterator[Example]:
     known, held_back = KnownTalks(persona, random), HeldBackTalks(persona, random)
     for number in range(1, limit + 1):
         has_calculator = random.random() < DECLARED
-        split, conversation, skill = known.draw() if number % HELD_BACK_EVERY else held_back.draw()
+        drawn: Drawn = ("train", known.draw(), None) if number % HELD_BACK_EVERY else held_back.draw()
+        split, conversation, skill = drawn
         turns = as_turns(declare_tools(conversation) if has_calculator else conversation)
         yield Example(f"{file}: conversation {number}", on_side(f"talk/{number}", split), turns, skill)
 
@@ -138,10 +139,7 @@ class KnownTalks:
             for intent in persona.intents
         }
 
-    def draw(self) -> Drawn:
-        return "train", self._talk(), None
-
-    def _talk(self) -> Conversation:
+    def draw(self) -> Conversation:
         """An intent with what follows, or a fact with little else, or several intents, or a long chat."""
         kind = self._random.random()
         if kind < 0.5:
