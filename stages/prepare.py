@@ -26,4 +26,4 @@ def main(conversations: EntryOutput, rejects: Output, manifest: Output, *, param
     if not result.records:
         raise ValueError(f"{parameters.path}: no conversations: add some, or remove prepare.{source} from params.yaml")
     log_counts(source, result, rejects)
-    write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=result.tally.content())
+    write_file_manifest(manifest, [conversations, rejects], kind="conversations", counts=result.content())

@@ -4,7 +4,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -14,14 +14,11 @@ from pydantic_core import to_json
 
 from chatmill.conversation import (
     CALCULATOR,
-    IM_END,
-    IM_START,
     Conversation,
     Record,
     check_turns,
     declared_tools,
     escape,
-    parse,
     render,
 )
 from chatmill.datasets.formats.containers import files_of
@@ -70,8 +67,8 @@ def entries_of(item: Item, source: str, parameters: SourceParameters, tally: Tal
         entries = [Reject(item.place, error.reason, str(error), *extent)]
     for entry in entries:
         if isinstance(entry, Reject):
-            tally.count(entry.reason, Extent(entry.messages, entry.bytes))
             entry = replace(entry, detail=REDACTED) if parameters.redact else entry
+            tally.reject(entry)
         yield entry
 
 
@@ -87,7 +84,7 @@ def _document(item: Document, extent: Extent, source: str, parameters: SourcePar
     if not text.strip():
         raise UnusableRowError("empty_document", "no text but white space")
     _check_text(text, [])
-    tally.count("kept", extent, rules)
+    tally.keep(extent, rules)
     return Record(source, on_side(item.group, parameters.side) if parameters.side else item.group, text)
 
 
@@ -110,7 +107,7 @@ def _example(
     group, side = item.group or question_group(text), parameters.side
     record = Record(source, on_side(group, side) if side else group, text, item.skill, train)
     parts, rules = [*item.dropped, *repaired.dropped], [*repaired.rules, *redactions, *item.notes]
-    tally.count("kept", extent_of(turns) if parts or rules else extent, rules)
+    tally.keep(extent_of(turns) if parts or rules else extent, rules, declared_tools(conversation))
     return [record, *(Reject(item.place, part.reason, part.detail, *part.extent, part=True) for part in parts)]
 
 
@@ -152,18 +149,9 @@ BATCH_ROWS = 256  # that a process converts at once
 GENERATED = ("skills", "talk", "hub")  # have no files of rows
 
 
-@dataclass
-class Written:
-    records: int = 0
-    reasons: Counter[str] = field(default_factory=Counter)  # of complete entries
-    first: dict[str, Reject] = field(default_factory=dict)  # of each reason
-    tools: Counter[str] = field(default_factory=Counter)  # conversations that declare them
-    tally: Tally = field(default_factory=Tally)
-
-
-def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Written:
+def write_conversations(source: str, parameters: SourceParameters, conversations: Path, rejects: Path) -> Tally:
     """Write the records and the rejects of a source to two files, in the order of the dataset; return their counts."""
-    result, workers = Written(), 1
+    result, workers = Tally(), 1
     if parameters.format not in GENERATED:
         size = sum(file.stat().st_size for file in files_of(parameters.path, parameters.patterns))
         workers += size // LARGE_BYTES
@@ -171,33 +159,25 @@ def write_conversations(source: str, parameters: SourceParameters, conversations
     batches = iter(lambda: list(islice(rows, BATCH_ROWS)), [])
     convert = partial(_convert, source=source, parameters=parameters)
     with worker_pool(workers) as ordered_map, conversations.open("wb") as out, rejects.open("wb") as rejected:
-        for tally, lines in ordered_map(convert, batches):
-            result.tally.add(tally)
-            for reject, tools, line in lines:
-                (rejected if reject else out).write(line)
-                result.tools.update(tools)
-                if reject is None:
-                    result.records += 1
-                    continue
-                result.first.setdefault(reject.reason, reject)
-                result.reasons.update([] if reject.part else [reject.reason])
+        for tally, kept_lines, rejected_lines in ordered_map(convert, batches):
+            result.add(tally)
+            out.write(kept_lines)
+            rejected.write(rejected_lines)
     return result
 
 
-def _convert(
-    rows: list[Any], *, source: str, parameters: SourceParameters
-) -> tuple[Tally, list[tuple[Reject | None, list[str], bytes]]]:
-    """The counts of some rows, and the lines to write: its Reject, or the tools that its record declares."""
-    tally, lines = Tally(), list[tuple[Reject | None, list[str], bytes]]()
+def _convert(rows: list[Any], *, source: str, parameters: SourceParameters) -> tuple[Tally, bytes, bytes]:
+    """The counts of some rows, the lines of their records, and those of their rejects."""
+    tally, kept, rejected = Tally(), list[bytes](), list[bytes]()
     item = _dataset(parameters.model_dump_json()).item
     for row in rows:
         for entry in entries_of(item(row), source, parameters, tally):
             if isinstance(entry, Record):
-                lines.append((None, _tools_of(entry), entry.to_json().encode()))
+                kept.append(entry.to_json().encode())
             else:
                 place = entry.place.encode("utf-8", "backslashreplace").decode()  # of a name that is not UTF-8
-                lines.append((entry, [], to_json(replace(entry, place=place)) + b"\n"))
-    return tally, lines
+                rejected.append(to_json(replace(entry, place=place)) + b"\n")
+    return tally, b"".join(kept), b"".join(rejected)
 
 
 @lru_cache(maxsize=1)  # each process converts by a dataset of its own
@@ -205,17 +185,12 @@ def _dataset(parameters: str) -> Dataset:
     return open_dataset(SourceParameters.model_validate_json(parameters))
 
 
-def _tools_of(record: Record) -> list[str]:
-    first, _, _ = record.text.partition(f"{IM_END}\n")
-    return declared_tools(parse(f"{first}{IM_END}\n")) if first.startswith(f"{IM_START}system\n") else []
-
-
 WANTED = {"language", "one_sided"}  # reasons that are no faults
 
 
-def log_counts(source: str, result: Written, rejects: Path) -> None:
+def log_counts(source: str, result: Tally, rejects: Path) -> None:
     """Log what was rejected, left out and repaired, and tools that models do not learn to call."""
-    counts, rejected = result.tally.content(), result.reasons.total()
+    counts, rejected = result.content(), result.reasons.total()
     if rejected:
         reasons = ", ".join(f"{name} {number:,}" for name, number in sorted(result.reasons.items()))
         total = result.records + rejected
@@ -229,7 +204,7 @@ def log_counts(source: str, result: Written, rejects: Path) -> None:
         log("prepare", f"{source}: models learn to call {CALCULATOR} alone, but these declare {', '.join(others)}")
 
 
-def check_rejects(source: str, result: Written, rejects: Path, max_reject_rate: float) -> None:
+def check_rejects(source: str, result: Tally, rejects: Path, max_reject_rate: float) -> None:
     """Raise ValueError if too many entries are rejected; rows in other languages are not counted."""
     saved = Path(SCRATCH, "rejects", f"{source}.jsonl")
     saved.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from chatmill.conversation import Message, Part, check_turns
 from chatmill.datasets.formats.chat_logs import LOGS
-from chatmill.datasets.formats.example import Dropped, Extent, Turn, extent_of, join_texts, num_bytes
+from chatmill.datasets.formats.example import Dropped, Extent, Reject, Turn, extent_of, join_texts, num_bytes
 from chatmill.datasets.formats.mapping import Columns, Roles, TableMapping
 from chatmill.datasets.split import SplitName
 from chatmill.personal_data import redacted
@@ -72,16 +72,32 @@ class Tally:
     def __init__(self) -> None:
         self._counts = Counter[str](), Counter[str]()  # messages, bytes: `read`, `kept`, and by reason of a reject
         self._repaired = Counter[str]()
+        self.records = 0
+        self.tools = Counter[str]()  # records that declare them
+        self.reasons = Counter[str]()  # of entries that are rejected as a whole
+        self.first = dict[str, Reject]()  # of each reason
 
-    def count(self, what: str, extent: Extent, rules: Iterable[str] = ()) -> None:
-        """Count what was `read` or `kept`, this by some rules, or for which reason it was left out."""
+    def count(self, what: str, extent: Extent) -> None:
         for counts, number in zip(self._counts, extent, strict=True):
             counts[what] += number
-        self._repaired.update(rules)
 
-    def add(self, other: "Tally") -> None:
-        for counts, more in zip((*self._counts, self._repaired), (*other._counts, other._repaired), strict=True):
+    def keep(self, extent: Extent, rules: Iterable[str], tools: Iterable[str] = ()) -> None:
+        self.count("kept", extent)
+        self.records += 1
+        self._repaired.update(rules)
+        self.tools.update(tools)
+
+    def reject(self, reject: Reject) -> None:
+        self.count(reject.reason, Extent(reject.messages, reject.bytes))
+        self.reasons.update([] if reject.part else [reject.reason])
+        self.first.setdefault(reject.reason, reject)
+
+    def add(self, later: "Tally") -> None:
+        counters = (*self._counts, self._repaired, self.tools, self.reasons)
+        for counts, more in zip(counters, (*later._counts, later._repaired, later.tools, later.reasons), strict=True):
             counts.update(more)
+        self.records += later.records
+        self.first = later.first | self.first
 
     def content(self) -> dict[str, Any]:
         """The counts, as `messages`, `bytes` and `repaired`."""
