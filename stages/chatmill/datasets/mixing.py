@@ -245,13 +245,11 @@ def check_splits(counts: Sequence[int], shares: Sequence[float]) -> None:
 
 def write_splits(files: list[Path], folder: Path, outputs: list[Path]) -> None:
     """Copy the lines of prepared files to the outputs, by the states in a folder, which are numbers of outputs."""
-    states = np.memmap(folder / "states", np.uint8, "r")
-    first = 0
+    states = iter(np.memmap(folder / "states", np.uint8, "r"))
     with ExitStack() as stack:
         outs = [stack.enter_context(output.open("wb")) for output in outputs]
         for file in progress(files, "write", total=len(files)):
             with file.open("rb") as lines:
-                for number, line in enumerate(lines, start=first):
-                    if (state := states[number]) < len(outs):
+                for line, state in zip(lines, states, strict=False):
+                    if state < len(outs):
                         outs[state].write(line)
-                    first = number + 1
