@@ -1,4 +1,4 @@
-"""Reads large JSON documents entry by entry, so that memory holds one entry at a time.
+"""Reads large JSON arrays, and values one after another, so that memory holds one entry at a time.
 
 ijson does not fit: it gives no line numbers, and rejects integers over 64 bits.
 """
