@@ -12,15 +12,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from chatmill.conversation import (
-    CALCULATOR,
-    Conversation,
-    Record,
-    check_turns,
-    declared_tools,
-    escape,
-    render,
-)
+from chatmill.conversation import CALCULATOR, Conversation, Record, check_turns, declared_tools, escape, render
 from chatmill.datasets.formats.containers import files_of
 from chatmill.datasets.formats.example import (
     Document,

@@ -210,17 +210,10 @@ def _line(place: str, time: datetime, text: str) -> Line:
 # JSON: Telegram's result.json of a chat or of all, DiscordChatExporter's of a channel, Slack's folders of days.
 
 
-def _document(file: Path) -> Any:
-    try:
-        return whole_json(file)
-    except ValueError as error:
-        raise ValueError(f"{file}: not JSON: {error}") from error
-
-
 def _of_files(files: Sequence[Path], line: Callable[[str, Any], Line]) -> Chats:
     """The chat of each file, or those in its list of chats."""
     for file in files:
-        content = _document(file)
+        content = whole_json(file)
         chats = content.get("chats") if isinstance(content, dict) else None
         every = chats.get("list") if isinstance(chats, dict) else None
         for chat in every if isinstance(every, list) else [content]:
@@ -284,7 +277,7 @@ def _slack(files: Sequence[Path]) -> Chats:
         raise ValueError(f"{files[0]}: expected the folder of a channel or of all, with files such as 2023-12-31.json")
     users: dict[str, str] = {}
     for file in {place / "users.json" for day in days for place in (day.parent, day.parent.parent)}:
-        for user in _document(file) if file.is_file() else ():
+        for user in whole_json(file) if file.is_file() else ():
             users[user["id"]] = user.get("real_name") or user.get("name") or user["id"]
     channels = defaultdict[Path, list[Path]](list)
     for day in days:
@@ -292,7 +285,7 @@ def _slack(files: Sequence[Path]) -> Chats:
     for channel in channels.values():
         threads = defaultdict[str, list[Line]](list)
         for day in channel:
-            for chat in _read(day, _document(day), partial(_slack_line, users=users)):
+            for chat in _read(day, whole_json(day), partial(_slack_line, users=users)):
                 if isinstance(chat, Reject):
                     yield chat
                 else:

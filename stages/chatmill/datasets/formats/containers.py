@@ -102,11 +102,7 @@ def pyarrow_errors(file: Path, kind: str) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
-        raise ValueError(f"{file}: damaged, or not {kind} file: {_one_line(error)}") from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        raise ValueError(f"{file}: damaged, or not {kind} file: {' '.join(str(error).split())}") from error
 
 
 def _parquet_rows(file: Path, columns: set[str]) -> Iterator[RawRow]:
@@ -144,7 +140,7 @@ def _numbered(file: Path, columns: Sequence[str], batches: Iterable[Any]) -> Ite
                 part.validate(full=True)  # else offsets in a damaged file may point anywhere
                 rows = part.to_pylist()
             except (ValueError, OverflowError) as error:
-                problem = f"unreadable value in this row or soon after: {_one_line(error)}"
+                problem = f"unreadable value in this row or soon after: {' '.join(str(error).split())}"
                 raise ValueError(f"{file}:{number + 1}: {problem}") from error
             for row in map(without_null_arguments, rows) if "arguments" in batch.schema.to_string() else rows:
                 number += 1

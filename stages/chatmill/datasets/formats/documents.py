@@ -15,7 +15,7 @@ from pathlib import Path
 
 from chatmill.datasets.formats.containers import files_of, is_table, rows_of
 from chatmill.datasets.formats.example import Document, RawRow, Reject, UnusableRowError, describe_value
-from chatmill.datasets.formats.mapping import TableMapping, value_at
+from chatmill.datasets.formats.mapping import Columns, TableMapping, value_at
 from chatmill.datasets.formats.row_readers import check_is_text, open_decompressed
 from chatmill.datasets.split import column_group, document_group
 
@@ -54,9 +54,7 @@ def document_rows(rows: Iterable[RawRow | Reject], mapping: TableMapping | None 
 
 def _columns(mapping: TableMapping | None) -> list[str]:
     """The columns of the text and, if there is one, of the group."""
-    if mapping is None:
-        return ["text"]
-    columns = mapping.columns
+    columns = mapping.columns if mapping else Columns(text="text")
     if columns.text is None:
         raise ValueError("format documents: expected columns.text, or no columns where it is called text")
     return [columns.text] if columns.group is None else [columns.text, columns.group]

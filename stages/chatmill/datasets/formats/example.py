@@ -146,11 +146,7 @@ class Step(NamedTuple):
 
     @property
     def role(self) -> str:
-        return "assistant" if self.is_tool_use else self.kind
-
-    @property
-    def is_tool_use(self) -> bool:
-        return self.kind in ("call", "output")
+        return self.kind if self.kind in ROLES else "assistant"
 
 
 MAX_TURNS = 100_000  # of a conversation; each takes a hundred times the memory of a short text
@@ -184,7 +180,7 @@ def join_tools(steps: Sequence[Step]) -> list[Turn]:
     groups: list[list[Step]] = []
     for step in steps:
         last = groups[-1][-1] if groups else None
-        if last and last.role == step.role and (last.is_tool_use or step.kind == "call"):
+        if last and last.role == step.role and (last.kind not in ROLES or step.kind == "call"):
             groups[-1].append(step)
         else:
             groups.append([step])

@@ -89,13 +89,6 @@ class Columns(BaseModel, extra="forbid", frozen=True):
         return self
 
     @property
-    def pair(self) -> tuple[str, str]:
-        """The columns of the prompt and the answer, which a row has that has no messages."""
-        answer = self.response or self.chosen
-        assert self.prompt is not None and answer is not None
-        return self.prompt, answer
-
-    @property
     def is_of_one_message(self) -> bool:
         """Whether each row is a message, which `trees.grow` joins with others."""
         return self.parent is not None or self.conversation is not None

@@ -15,14 +15,7 @@ from chatmill.datasets.formats.containers import entries_of, files_of, rows_of, 
 from chatmill.datasets.formats.documents import document_rows, read_documents
 from chatmill.datasets.formats.example import Document, Example, RawRow, Reject, UnusableRowError, as_turns
 from chatmill.datasets.formats.mapping import OPTIONAL_IN_MESSAGES, Columns, Roles, TableMapping
-from chatmill.datasets.formats.row_readers import (
-    Unparsed,
-    check_is_text,
-    json_value,
-    nonblank_lines,
-    paragraphs,
-    table_rows,
-)
+from chatmill.datasets.formats.row_readers import Unparsed, check_is_text, nonblank_lines, paragraphs, table_rows
 from chatmill.datasets.formats.table import TableReader, reader_of
 from chatmill.datasets.formats.trees import grow, names_of
 from chatmill.datasets.repair import SourceParameters
@@ -44,7 +37,7 @@ class Dataset(NamedTuple):
         assert self.convert is not None
         place, entry = row
         try:
-            return self.convert(place, json_value(entry) if isinstance(entry, Unparsed) else entry)
+            return self.convert(place, entry.value() if isinstance(entry, Unparsed) else entry)
         except UnusableRowError as error:
             return error.reject(place)
 

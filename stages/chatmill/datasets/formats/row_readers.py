@@ -138,6 +138,13 @@ def check_is_text(file: Path, remedy: str) -> None:
 class Unparsed(str):
     """A line of JSON, as of a row that another process converts."""
 
+    def value(self) -> Any:
+        """Raises UnusableRowError."""
+        try:
+            return parse_json(self)
+        except ValueError as error:
+            raise UnusableRowError("bad_json", f"not JSON: {error}") from error
+
 
 def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
     """The values of JSON lines, the entries of a JSON array, or concatenated objects of several lines.
@@ -157,7 +164,10 @@ def json_rows(file: Path, *, parsed: bool = True) -> Iterator[RawRow | Reject]:
 def whole_json(file: Path) -> Any:
     """The value of a file, which memory holds. Raises ValueError."""
     with open_decompressed(file) as stream:
-        return parse_json(stream.read().decode("utf-8-sig"))
+        try:
+            return parse_json(stream.read().decode("utf-8-sig"))
+        except ValueError as error:
+            raise ValueError(f"{file}: not JSON: {error}") from error
 
 
 def holds_lines(file: Path, mark: str) -> bool:
@@ -169,17 +179,9 @@ def holds_lines(file: Path, mark: str) -> bool:
 
 def json_row(place: str, line: str) -> RawRow | Reject:
     try:
-        return place, json_value(line)
+        return place, Unparsed(line).value()
     except UnusableRowError as error:
         return error.reject(place)
-
-
-def json_value(line: str) -> Any:
-    """The value of a line of JSON. Raises UnusableRowError."""
-    try:
-        return parse_json(line)
-    except ValueError as error:
-        raise UnusableRowError("bad_json", f"not JSON: {error}") from error
 
 
 # Tables: values separated by commas or other marks, in rows under a header.

@@ -44,7 +44,9 @@ class TableReader:
     """Converts rows to conversations. `unseen` are the optional columns that no row has had."""
 
     def __init__(self, mapping: TableMapping) -> None:
-        self._mapping, self._columns, self._speakers = mapping, mapping.columns, mapping.speakers()
+        columns = mapping.columns
+        self._mapping, self._columns, self._speakers = mapping, columns, mapping.speakers()
+        self._pair = columns.prompt or "", columns.response or columns.chosen or ""  # that a row without messages has
         order: tuple[StepKind, StepKind] = ("user", "assistant")
         self._order = order if mapping.first != "assistant" else (order[1], order[0])  # in which two speakers begin
         names = "|".join(re.escape(name) for name in sorted(mapping.marks(), key=len, reverse=True))
@@ -134,7 +136,7 @@ class TableReader:
         columns, steps = self._columns, list(self._opening(row))
         if columns.messages is not None:
             return [*steps, *self._conversation(value_at(row, columns.messages), dropped)]
-        prompt, response = columns.pair
+        prompt, response = self._pair
         asked, query, given = value_at(row, prompt), self._text(row, "query"), value_at(row, response)
         if query:
             asked = f"{_check_text(asked, prompt)}\n\n{query}"
@@ -151,7 +153,7 @@ class TableReader:
         asked, given = (value if isinstance(value, list) else [value] for value in (questions, answers))
         check_turn_count(len(asked) + len(given))
         if len(asked) != len(given):
-            prompt, response = self._columns.pair
+            prompt, response = self._pair
             counts = f"{len(asked):,} in {prompt} and {len(given):,} in {response}"
             raise UnusableRowError("unequal_lists", f"expected as many answers as questions, got {counts}")
         return _alternating([text for pair in zip(asked, given, strict=True) for text in pair], ("user", "assistant"))

@@ -22,17 +22,13 @@ _NEIGHBOURS = {
 }
 
 
-def capitalize(text: str) -> str:
-    return _CAPITAL.sub(lambda match: match[0].upper(), text)
-
-
 def vary_case_and_marks(text: str, random: Random) -> str:
     """A sentence as people type it: perhaps in lower case, perhaps without its last mark.
 
     `text` ends with a question mark if it is a question, and never with a full stop.
     """
     style = random.random()
-    text = text.lower() if style < 0.25 else capitalize(text)
+    text = text.lower() if style < 0.25 else _CAPITAL.sub(lambda match: match[0].upper(), text)
     if random.random() < (0.6 if style < 0.25 else 0.25):
         return text.rstrip(".?! ")
     return text if text.endswith((".", "?", "!")) else f"{text}."
