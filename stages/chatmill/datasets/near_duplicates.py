@@ -65,8 +65,6 @@ green yellow black white north south east west
 """
 NEGATIONS, ALTERNATIVES = frozenset(_NEGATIONS.split()), frozenset(_ALTERNATIVES.split())
 
-Pairs = NDArray[np.int64]  # (P, 2) records, of which the first stays
-
 
 class ComparedText:
     """The words of a conversation without its system messages, or of a document; headers are words, too."""
@@ -173,14 +171,15 @@ def mark_near_duplicates(shards: list[Path], records: RecordFiles, parallel_map:
             states[other] = NEAR_LEAKED if states[first] < TRAIN else NEAR_DUPLICATE
 
 
-def _similar_pairs(shard: Path, *, records: RecordFiles) -> Pairs:
+def _similar_pairs(shard: Path, *, records: RecordFiles) -> NDArray[np.int64]:
+    """(P, 2) records, of which the first stays."""
     candidates, text = _candidates(np.fromfile(shard, KEY_DTYPE), records), records.reader()
     similar = [text(one).resembles(text(other)) for one, other in candidates.tolist()]
     return candidates[np.array(similar, np.bool_)]
 
 
-def _candidates(keys: NDArray[np.void], records: RecordFiles) -> Pairs:
-    """Each record that shares a key, with the first one that has it and with the one before it.
+def _candidates(keys: NDArray[np.void], records: RecordFiles) -> NDArray[np.int64]:
+    """(P, 2): each record that shares a key, after the first one that has it, and after the one before it.
 
     Held-out records come first, so that a record of train meets one if there is any; else the order is that of files.
     """

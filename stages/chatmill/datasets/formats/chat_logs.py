@@ -43,7 +43,6 @@ _FILES = {  # whose names say that they hold chats
 }
 PAUSE = timedelta(hours=4)
 MAX_MESSAGES = 20  # a context is short, and of what is longer only the end is trained
-_MAX_NAMES = 8  # that an error lists
 
 
 class Line(NamedTuple):
@@ -70,7 +69,7 @@ def read_export(path: Path, files: Sequence[Path], name: str, roles: Roles) -> I
     assistant, ignored = (_names(roles.get(role, ())) for role in ("assistant", "ignore"))
     there = speakers(files, name)
     if not assistant & _names(there):
-        found = ", ".join(f"{who} ({count:,} messages)" for who, count in islice(there.items(), _MAX_NAMES))
+        found = ", ".join(f"{who} ({count:,} messages)" for who, count in islice(there.items(), 8))
         raise ValueError(f"{path}: roles: who is the assistant? expected {{assistant: NAME}}, with one of {found}")
     for chat in _READERS[name](files):
         yield from [chat] if isinstance(chat, Reject) else _conversations(chat, assistant, ignored)

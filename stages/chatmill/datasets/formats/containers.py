@@ -22,7 +22,6 @@ from chatmill.datasets.formats.row_readers import (
 )
 
 _TEXTS = (".txt", ".text", ".md")
-_JSON = (".json", ".jsonl", ".ndjson")
 _SEPARATED = (".csv", ".tsv")
 _ARROW = (".arrow", ".feather")
 _BATCH_ROWS = 256  # of a Parquet or Arrow file, as Python objects at a time
@@ -69,7 +68,7 @@ def entries_of(file: Path, columns: Iterable[str] = ()) -> Iterator[RawRow | Rej
 
 def is_table(file: Path) -> bool:
     """Whether the name of a file says that it has rows."""
-    return inner_suffix(file).lower() in (*_JSON, *_SEPARATED, ".parquet", *_ARROW)
+    return inner_suffix(file).lower() in (".json", ".jsonl", ".ndjson", ".parquet", *_SEPARATED, *_ARROW)
 
 
 def kind_of(file: Path) -> str:

@@ -22,6 +22,7 @@ from chatmill.datasets.repair import SourceParameters
 from chatmill.talk.persona import StrictModel, read_yaml
 
 Item = Example | Document | Reject
+Rows = Iterator[RawRow | Reject]
 Convert = Callable[[str, Any], Example]  # a row's place and entry; raises UnusableRowError
 
 
@@ -43,15 +44,15 @@ class Dataset(NamedTuple):
 
 
 class DatasetFormat(NamedTuple):
-    rows: Callable[[Path], Iterator[RawRow | Reject]]  # of a file
+    rows: Callable[[Path], Rows]  # of a file
     convert: Convert
 
 
-def _entries(*columns: str) -> Callable[[Path], Iterator[RawRow | Reject]]:
+def _entries(*columns: str) -> Callable[[Path], Rows]:
     return partial(entries_of, columns=columns)
 
 
-def _of_text(read: Callable[[Path], Iterator[RawRow | Reject]], file: Path) -> Iterator[RawRow | Reject]:
+def _of_text(read: Callable[[Path], Rows], file: Path) -> Rows:
     check_is_text(file, "use the format messages, sharegpt or table")
     return read(file)
 
@@ -148,9 +149,7 @@ def _table(path: Path, rows: Iterable[RawRow | Reject], mapping: TableMapping) -
     return Dataset(_seen(path, rows, reader, mapping.columns.parent), reader.example)
 
 
-def _seen(
-    path: Path, rows: Iterable[RawRow | Reject], reader: TableReader, parent: str | None
-) -> Iterator[RawRow | Reject]:
+def _seen(path: Path, rows: Iterable[RawRow | Reject], reader: TableReader, parent: str | None) -> Rows:
     """The rows of a table. Raises ValueError at the end for optional columns that no row had."""
     last = None
     for row in rows:

@@ -19,7 +19,6 @@ Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Operation = Literal["+", "-", "*", "/"]
 Notation = Annotated[list[str], Field(min_length=2)]  # the word of an operation, then its signs
-TextPair = tuple[Text, Text]
 SMALL_NUMBER = 21  # below which half of the numbers of a sum are
 
 
@@ -106,7 +105,7 @@ class Skill(StrictModel):
 class SkillsFile(StrictModel):
     skills: Annotated[dict[str, Skill], Field(min_length=1)]
     words: Words
-    small_talk: Annotated[list[TextPair], Field(min_length=1)]
+    small_talk: Annotated[list[tuple[Text, Text]], Field(min_length=1)]
 
 
 class Task(NamedTuple):

@@ -151,7 +151,6 @@ class TableReader:
     def _exchanges(self, questions: Any, answers: Any) -> list[Step]:
         """Each question before the answer at its place, of lists or of one text and a list."""
         asked, given = (value if isinstance(value, list) else [value] for value in (questions, answers))
-        check_turn_count(len(asked) + len(given))
         if len(asked) != len(given):
             prompt, response = self._pair
             counts = f"{len(asked):,} in {prompt} and {len(given):,} in {response}"
@@ -178,7 +177,6 @@ class TableReader:
         if not isinstance(value, list):
             column = self._columns.messages
             raise UnusableRowError("missing_field", f"{column}: expected a list or a text, got {describe_value(value)}")
-        check_turn_count(len(value))
         if _are_texts(value):
             return _alternating(value, self._order)
         if value and all(isinstance(item, list) for item in value):
