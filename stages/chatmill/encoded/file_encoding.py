@@ -28,7 +28,7 @@ from chatmill.conversation import (
     parse_record,
     render,
 )
-from chatmill.encoded.token_files import EncodedShard, EncodedSplit
+from chatmill.encoded.token_files import EncodedShard
 from chatmill.pipeline.progress import progress
 from chatmill.record_files import check_records
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer, EncodedConversations, join
@@ -96,16 +96,6 @@ def _segments(line: bytes, number: int, template: TemplateName, sources: list[st
         return fast_segments(record, template)
     except ValueError as error:
         raise LineError(number, str(error)) from error
-
-
-def encode_file(file: Path, tokenizer: ChatTokenizer, template: TemplateName) -> EncodedSplit:
-    """The records of a file that memory holds. Raises ValueError with file and line."""
-    check_records(file)
-    try:
-        with file.open("rb") as lines:
-            return EncodedSplit(*encode_lines(lines, tokenizer, template)[0])
-    except LineError as error:
-        raise ValueError(f"{file}:{error.number}: {error.reason}") from error
 
 
 def encode_shards(

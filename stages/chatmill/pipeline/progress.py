@@ -89,14 +89,10 @@ def progress(
     They count `items` as these are consumed; without items, `update` counts.
     """
     total = len(items) if total is None and isinstance(items, Sized) else total
-    if not on_terminal():
+    if not sys.stderr.isatty():
         return ProgressLines(items, description, total=total, unit=unit, done=done)
     bar = partial(tqdm, leave=False, dynamic_ncols=True, mininterval=0.2)
     return bar(items, desc=description, total=total, unit=unit, initial=done)
-
-
-def on_terminal() -> bool:
-    return sys.stderr.isatty()
 
 
 def log(stage: str, line: str) -> None:

@@ -27,6 +27,8 @@ def page(
 ) -> Html:
     """The whole page; what was not measured is left out of it. The template names what else `content` may have."""
     evaluation, benchmark, soft_tokenizer = evaluation or {}, benchmark or {}, soft_tokenizer or {}
+    known = get_nested(evaluation, "skills", default={})
+    skills = sorted({*known, *get_nested(known, "held_back", default={})} - {"macro", "held_back"})
     counts = Counter(figure.verdict for figure in figures)
     content |= {
         "origin": origin,
@@ -35,7 +37,7 @@ def page(
         "colors": {BETTER: "holds", WORSE: "fails"},
         "prompt_tokens": PROMPT_TOKENS,
         "evaluation": evaluation,
-        "skills": skill_names(evaluation),
+        "skills": [*skills, "macro"] if skills else [],
         "benchmark": benchmark,
         "soft_tokenizer": soft_tokenizer,
         "soft_subsets": [(title, soft_tokenizer[key]) for key, title in TOKEN_SUBSETS.items() if key in soft_tokenizer],
@@ -47,12 +49,6 @@ def page(
         content["time_to_first_token"] = latency_chart("Time to the first token", "ttft_ms", cached)
     title = f"chatmill report: {origin.name}" if origin.name else "chatmill report"
     return markup.document(title, Html(_template().render(content)))
-
-
-def skill_names(evaluation: Metrics) -> list[str]:
-    known = get_nested(evaluation, "skills", default={})
-    names = sorted({*known, *get_nested(known, "held_back", default={})} - {"macro", "held_back"})
-    return [*names, "macro"] if names else []
 
 
 @cache

@@ -58,10 +58,11 @@ def add_noise(records: Iterable[Record], kind: Noise) -> list[Record]:
 def _noisy(text: str, kind: Noise) -> str:
     rng, replaced = random.Random(hashlib.sha256(text.encode()).digest()), dict[str, str]()
 
-    def change(word: re.Match[str]) -> str:
-        if kind == "typos":
-            return _with_typo(word[0], rng)
-        return _in_other_case(word[0], rng) if kind == "case" else _with_rare_word(word[0], rng, replaced)
+    def change(match: re.Match[str]) -> str:
+        word = match[0]
+        if kind == "case":
+            return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
+        return _with_typo(word, rng) if kind == "typos" else _with_rare_word(word, rng, replaced)
 
     def changed(part: Part) -> Part:
         return replace(part, text=_WORD.sub(change, part.text)) if part.kind == "text" else part
@@ -78,10 +79,6 @@ def _with_typo(word: str, rng: random.Random) -> str:
     i = rng.randrange(len(word) - 1)
     slips = (word[:i] + word[i + 1] + word[i] + word[i + 2 :], word[:i] + word[i + 1 :], word[: i + 1] + word[i:])
     return rng.choice(slips)
-
-
-def _in_other_case(word: str, rng: random.Random) -> str:
-    return rng.choice((word.upper(), word.capitalize(), word.swapcase())) if rng.random() < CASES else word
 
 
 def _with_rare_word(word: str, rng: random.Random, replaced: dict[str, str]) -> str:

@@ -185,7 +185,8 @@ def fit_encoder(
     batches = _batches(dataset, fit_mask, seed)
     for step in progress(range(steps), "train_soft_tokenizer", unit="step"):
         batch = next(batches)
-        predicted = encoder(_trim_padding(dataset.byte_ids[batch]))
+        spelled = dataset.byte_ids[batch]
+        predicted = encoder(spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())])  # without common padding
         embedding_loss(predicted, targets[batch], weights[batch], contrast).backward()
         for optimizer, full_rate in optimizers:
             for group in optimizer.param_groups:
@@ -285,10 +286,6 @@ def _batches(dataset: EmbeddingDataset, chosen: Tensor, seed: int) -> Iterator[T
         parts = mixed[lengths[mixed].argsort(stable=True)].split(BATCH_SIZE)
         for i in torch.randperm(len(parts), generator=generator):
             yield parts[i]
-
-
-def _trim_padding(spelled: Tensor) -> Tensor:
-    return spelled[:, : int((spelled != PAD_SYMBOL).sum(dim=1).max())]
 
 
 # The network that the stage trains, and the metrics of its rows.

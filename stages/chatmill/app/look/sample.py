@@ -99,7 +99,8 @@ class Sample:
                     break
             self.is_complete &= next(entries, None) is None
             self.entries += len(some)
-            self.rows[file] = _paragraphs(some) if self.is_text else some
+            blocks = re.split(r"\n(?:[ \t]*\n)+", "\n".join(some)) if self.is_text else []
+            self.rows[file] = [block for block in blocks if block.strip()] if self.is_text else some
 
 
 def take_sample(path: Path) -> Sample:
@@ -137,7 +138,3 @@ def _entries(file: Path, kind: str) -> Iterator[Any]:
         elif is_text:
             remedy = ": convert it, as by iconv -t utf-8" if row.reason == "not_utf8" else ""
             raise ValueError(f"{row.place}: {row.detail}{remedy}")
-
-
-def _paragraphs(some: list[str]) -> list[str]:
-    return [paragraph for paragraph in re.split(r"\n(?:[ \t]*\n)+", "\n".join(some)) if paragraph.strip()]
