@@ -37,7 +37,7 @@ def main(
     sample: str,
     train_model: Section,
 ) -> None:
-    """Write the page, which shows the tokens of the text `sample`, the tables of plots, and the key figures."""
+    """Write the page with its plots, the key figures, and the speeds; it shows the tokens of the text `sample`."""
     mixed, soft = read_metrics(mix), read_metrics(soft_tokenizer)
     measured, timed, steps = read_metrics(evaluation), read_metrics(benchmark), read_curve(curve)
     chat_tokenizer, origin = load(tokenizer), read_origin(Path())

@@ -64,7 +64,7 @@ def _operand(tokens: list[str], depth: int) -> Fraction:
         value = _value(tokens, depth=depth + 1)
         if tokens.pop() == ")":
             return value
-    return Fraction(token)
+    return Fraction(token)  # raises ValueError for all but numbers: a ( not closed, a ) too many, the end
 
 
 def _format(value: Fraction) -> str:

@@ -51,9 +51,10 @@ def shards_of(file: Path, size: int = SHARD_BYTES) -> list[FileRange]:
 
 @contextmanager
 def worker_pool(most: int) -> Iterator[OrderedMap]:
-    """A `map` over `most` processes at most; over none, in this process, where one would be enough.
+    """A `map` in up to `most` processes; the builtin one, in this process, where a single process would be used.
 
-    Functions and items are pickled. Raises ValueError for settings that are none, and where a process is killed.
+    Functions and items are pickled. Raises ValueError if CHATMILL_ENGINE or CHATMILL_WORKERS is invalid, and in the
+    `map` if a process is killed.
     """
     engine = os.environ.get("CHATMILL_ENGINE", "local")
     if engine not in ("local", "ray"):

@@ -23,16 +23,16 @@ def introduce(path: Path, loaded: LoadedModel, num_bytes: int) -> dict[str, Any]
     samples of the same tokenizer.
     """
     folder = path.resolve() if path.is_dir() else path.resolve().parent
-    config = parse_mapping(_content(folder / "config.json"))
+    config = parse_mapping(content_of(folder / "config.json"))
     texts, prompts = "on data of which its files do not tell", list[str]()
     for data in folder.parents[:2]:
-        mix, evaluation = (parse_mapping(_content(data / f"metrics/{name}.json")) for name in ("mix", "evaluate"))
+        mix, evaluation = (parse_mapping(content_of(data / f"metrics/{name}.json")) for name in ("mix", "evaluate"))
         if get_nested(evaluation, "tokenizer", "fingerprint") == loaded.tokenizer.fingerprint:
             read = get_nested(mix, "read", default={}).items()
             kept = sorted(((get_nested(counts, "messages", "kept"), name) for name, counts in read), reverse=True)
             counted = ", ".join(f"{name} ({plural(count, 'message')})" for count, name in kept)
             texts = f"on {counted}"
-            prompts = sample_prompts(_content(data / "samples.jsonl"))
+            prompts = sample_prompts(content_of(data / "samples.jsonl"))
     layers, width = (config.get(key) for key in ("num_hidden_layers", "hidden_size"))
     shape = f"{layers} layers of {width} channels, " if layers and width else ""
     size = f"{num_bytes / 1e6:,.1f} MB, a context of {loaded.engine.context:,} tokens"
@@ -50,7 +50,7 @@ def sample_prompts(samples: bytes) -> list[str]:
     return [prompt for prompt in found[:: max(1, len(found) // MAX_PROMPTS)] if 0 < len(prompt) <= MAX_PROMPT]
 
 
-def _content(file: Path) -> bytes:
+def content_of(file: Path) -> bytes:
     return file.read_bytes() if file.is_file() and file.stat().st_size <= MAX_BYTES else b""
 
 

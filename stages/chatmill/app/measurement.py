@@ -86,10 +86,8 @@ def measure(
     stride = default_stride(length) if stride is None else stride
     corpus = _encode(documents, loaded)
     if int(corpus.ids.max(initial=0)) >= engine.vocab_size:
-        raise ValueError(
-            f"the tokenizer gives ids up to {corpus.ids.max()}, but the model has logits for "
-            f"{engine.vocab_size} tokens: the tokenizer is another model's"
-        )
+        known = f"the model has logits for {engine.vocab_size} tokens: it is another model's"
+        raise ValueError(f"the tokenizer gives ids up to {corpus.ids.max()}, but {known}")
     start = time.monotonic()
     try:
         nats = corpus.nats(length, make_scorer(engine), stride)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
-from chatmill.app.introduction import parse_mapping
+from chatmill.app.introduction import content_of, parse_mapping
 from chatmill.app.named_models import MODEL_FOLDERS, WORKSPACE
 from chatmill.report.markup import Metrics, dotted, get_nested, valid_text
 from chatmill.report.summary import fastest
@@ -42,13 +42,13 @@ class State(NamedTuple):
 
 
 def list_states(folder: Path) -> list[State]:
-    """The workspace, branches, and the latest experiments, each with the commit that it was started from.
+    """The workspace, then branches and other commits, each before the latest experiments that were started from it.
 
     Raises ValueError where git cannot list them.
     """
     listing = ["for-each-ref", "--sort=-committerdate", "--format=%(objectname) %(refname)", BRANCHES, EXPERIMENTS]
     branches: dict[str, str] = {}
-    experiments = defaultdict[str, list[tuple[str, str]]](list)  # revision and name, by the commit before
+    experiments = defaultdict[str, list[tuple[str, str]]](list)  # revision and name, by the commit they began at
     remaining = MAX_EXPERIMENTS
     for line in run_git(folder, listing).decode("utf-8", "surrogateescape").splitlines():
         rev, name = line.split(" ", 1)
@@ -62,9 +62,9 @@ def list_states(folder: Path) -> list[State]:
     for rev in dict.fromkeys([*branches, *experiments]):
         runs.append((rev, "branch" if rev in branches else "commit", branches.get(rev)))
         runs += [(experiment, "experiment", name) for experiment, name in experiments[rev]]
-    names = [name for rev, *_ in runs for name in (rev, *(f"{rev}:./{path}" for path in FILES))]
-    contents = iter(_contents_of(folder, names))
-    states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [_bytes_of(folder / path) for path in FILES])]
+    objects = [one for rev, *_ in runs for one in (rev, *(f"{rev}:./{path}" for path in FILES))]
+    contents = iter(_contents_of(folder, objects))  # of each run its commit, then its files
+    states = [_state(WORKSPACE, WORKSPACE, WORKSPACE, [content_of(folder / path) for path in FILES])]
     for run in runs:
         when = _committed(next(contents))
         states.append(_state(*run, [next(contents) for _ in FILES])._replace(when=when))
@@ -98,10 +98,6 @@ def _state(rev: str, kind: str, label: str | None, files: Iterable[bytes]) -> St
             for entries, found in md5s.items():
                 found |= {str(entry["path"]): str(entry.get("md5")) for entry in stage.get(entries) or []}
     return State(rev, kind, label, parameters, summary, md5s["deps"], md5s["outs"])
-
-
-def _bytes_of(file: Path) -> bytes:
-    return file.read_bytes() if file.is_file() else b""
 
 
 def run_git(folder: Path, arguments: list[str], content: bytes = b"") -> bytes:
@@ -214,7 +210,7 @@ def mark_copies(states: Sequence[State], rows: Sequence[RunRow], files: RunFiles
     """Of the workspace, which is first, and each run with its files one is a copy: the one without a model, if any."""
     workspace, own = states[0], rows[0]
     for output in CURVE, BENCHMARK:  # a run that grows has others than its dvc.lock names
-        content = _bytes_of(files.file(workspace, output))
+        content = content_of(files.file(workspace, output))
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if content and digest != workspace.outs.get(output.as_posix()):
             return
@@ -276,7 +272,7 @@ def run_row(state: State, files: RunFiles) -> RunRow:
         "parameters": None,
         **{key: finite_number(value) for key, value in training.items()},
         **model_dimensions(files.files(state, MODEL_FOLDERS[-1])),
-        **run_metrics(state.summary, parse_mapping(_bytes_of(files.file(state, BENCHMARK)))),
+        **run_metrics(state.summary, parse_mapping(content_of(files.file(state, BENCHMARK)))),
     }
 
 

@@ -223,9 +223,9 @@ def differing_documents(first: Sequence[Run], second: Sequence[Run], which: str)
 
 
 def scored_the_same(runs: Sequence[Run], which: str) -> bool:
-    """Whether runs scored as many bytes of a text in each document.
+    """Whether all runs scored the same number of bytes in each document.
 
-    What a template adds to an answer, such as a space before it, adds to its nats, not to what is compared.
+    Where templates differ they still do: what one adds to an answer, such as a space, counts in nats, not in bytes.
     """
     return all(np.array_equal(run.text.sums[which][1], runs[0].text.sums[which][1]) for run in runs[1:])
 

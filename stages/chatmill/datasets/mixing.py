@@ -105,21 +105,23 @@ def _keys(hashes: list[bytes], order: list[tuple[int, int]]) -> NDArray[np.void]
 
 
 def duplicates_in(shard: Path, *, kind: str) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """The records in a shard of keys that duplicate another one: on its side, and on another side.
+    """The records in a shard of keys that repeat another one, and those that would leak, as it is on another side.
 
-    Of equal texts the first one in test remains, or else in validation, or else in train, but one whose side is fixed
-    or that was generated before all others; of several such ones, the first of those with the most trained messages. Of
-    equal questions, those whose side follows from the question are dropped if such a conversation is on another side.
+    Of equal texts one remains: one whose side is fixed or that was generated goes before all others, then test before
+    validation before train, then the most trained messages, then the first. Equal questions all remain, but those that
+    leak: one whose side follows from the question, if the first is on another side; and one whose side follows from a
+    column, if it is in train and the first is not. A key's `split` is its side and, times HASHED, whence that follows.
     """
     keys = np.fromfile(shard, KEY_DTYPE)
     keys = keys[np.lexsort((keys["record"], -keys["trained"], keys["split"], keys["low"], keys["hash"]))]
     first = np.ones(len(keys), bool)
     first[1:] = (keys["hash"][1:] != keys["hash"][:-1]) | (keys["low"][1:] != keys["low"][:-1])
-    split, is_hashed = keys["split"] % HASHED, keys["split"] // HASHED == 1
+    split = keys["split"] % HASHED
+    is_hashed = keys["split"] // HASHED == 1
     kept_split = split[first][np.cumsum(first) - 1]
     leaked = (split == TRAIN) & (kept_split != TRAIN)
     if kind == "question":
-        leaked = is_hashed & (split != kept_split) | leaked & (keys["split"] >= BY_COLUMN)
+        leaked = (is_hashed & (split != kept_split)) | (leaked & (keys["split"] >= BY_COLUMN))
     return keys["record"][~first & (kind == "exact")], keys["record"][leaked]
 
 
@@ -222,9 +224,10 @@ def read_counts(file: Path) -> dict[str, Any]:
 
 
 def count_states(folder: Path) -> tuple[list[int], list[int]]:
+    """The records of each state, as find_duplicates writes them, and the bytes of their texts."""
     counts, sizes = np.zeros(STATES, np.int64), np.zeros(STATES, np.int64)
     with (folder / "states").open("rb") as states, (folder / "sizes").open("rb") as bytes_of_text:
-        while block := states.read(1 << 20):
+        while block := states.read(1 << 20):  # as many records as 4 << 20 bytes of sizes
             state = np.frombuffer(block, np.uint8)
             counts += np.bincount(state, minlength=STATES)
             size = np.frombuffer(bytes_of_text.read(4 << 20), np.uint32)

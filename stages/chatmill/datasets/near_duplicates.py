@@ -2,10 +2,10 @@
 
 A conversation is the set of its shingles, pairs of adjacent words. Of two with Jaccard similarity s, MinHash (Broder
 1997, by rensa) gives equal minima with probability s; with BANDS keys of ROWS minima each they share a key with
-probability 1 - (1 - s^ROWS)^BANDS: 0.98 for 0.7, 0.6 for 0.5 (Leskovec et al., Mining of Massive Datasets, section
-3.4). Those that share one are compared: near-duplicates have SIMILAR of all their shingles in common, SIMILAR_ANSWERS
-of those of each answer, and the same numbers and symbols (as 👍 and ♠) in the same order, so that exercises which
-differ by a number are none; and no name, negation or opposite stands in one of them alone.
+probability 1 - (1 - s^ROWS)^BANDS: 0.98 for s = 0.7, 0.6 for s = 0.5 (Leskovec et al., Mining of Massive Datasets,
+section 3.4). Those that share one are compared. Near-duplicates have in common at least the fraction SIMILAR of all
+shingles, SIMILAR_ANSWERS of those of each answer, and all numbers and symbols (as 👍 and ♠) in the same order, so that
+exercises that differ in a number alone are no duplicates; and no name, negation or opposite stands in one alone.
 
 Keys are divided into shards on disk, so that memory does not grow with the data. A text that is a part of a longer one
 is not found.

@@ -118,7 +118,8 @@ def algorithm(vocabulary: Vocabulary) -> tuple[str, str]:
             raise UnsupportedModel("llama.cpp's WordPiece is BERT's, which drops blanks", "a  b")
         case "viterbi", _:
             reason = "llama.cpp's Unigram has no byte fallback: a character without a token becomes one unknown token"
-            raise UnsupportedModel(reason, _character_without_token(vocabulary))
+            boxes = (char for char in map(chr, range(0x2500, 0x2600)) if char.encode() not in vocabulary.tokens)
+            raise UnsupportedModel(reason, next(boxes, None))
         case _, "marked":
             _check_sentencepiece(vocabulary)
             return "llama", "default"
@@ -147,11 +148,6 @@ def _differently_split(vocabulary: Vocabulary) -> str | None:
         return expected if expected in found else found[0]
 
     return differing_text(vocabulary, nearest)
-
-
-def _character_without_token(vocabulary: Vocabulary) -> str | None:
-    tokens = set(vocabulary.tokens)
-    return next((char for char in map(chr, range(0x2500, 0x2600)) if char.encode() not in tokens), None)
 
 
 def _check_sentencepiece(vocabulary: Vocabulary) -> None:

@@ -152,7 +152,10 @@ def make_writer(source: Source, file: Path, file_type: FileType) -> GGUFWriter:
 
 
 def _add_special_ids(writer: GGUFWriter, source: Source) -> None:
-    """Add the ids that begin a text, end an answer and pad; llama.cpp knows three that end an answer."""
+    """Add the ids that begin a text, end an answer and pad.
+
+    llama.cpp has three names for ids that end an answer: of one id it is the first two, of two the third is the other.
+    """
     end, *others = _stop_ids(source)
     writer.add_eos_token_id(others.pop(0) if len(others) > 1 else end)
     writer.add_eot_token_id(end)

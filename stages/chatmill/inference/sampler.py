@@ -182,12 +182,14 @@ class Tool:
     run: Callable[[list[int]], list[int]]
 
     def output(self, generated_ids: list[int]) -> list[int]:
-        """The output of the call that the last id ends, as ids to append to the reply; empty if it ends none."""
+        """Where the last id ends a tool's call, the tool's output, as ids to append to the reply; else none."""
         if generated_ids[-1] != self.end_id or self.start_id not in generated_ids:
             return []
-        start = len(generated_ids) - 1 - generated_ids[::-1].index(self.start_id)
-        call = generated_ids[start + 1 : -1]
-        return [] if self.end_id in call else self.run(call)
+        last_start = len(generated_ids) - 1 - generated_ids[::-1].index(self.start_id)
+        call = generated_ids[last_start + 1 : -1]
+        return (
+            [] if self.end_id in call else self.run(call)
+        )  # an end within it: that call is over, and this is no other
 
 
 class Generation:

@@ -192,10 +192,10 @@ def nats_in_blocks(x: Tensor, head: Tensor, targets: Tensor) -> Tensor:
     """(N, C), (V, C), (N,) -> (N,) float32: the loss of each target, without all of their logits in memory at once.
 
     The logits of a block are computed anew for its gradients. The loss of a target below 0 is 0. All blocks have one
-    size, so that memory freed by one fits the next: the last is filled up with targets whose losses are left out.
+    size, so that memory freed by one fits the next: the last repeats the first position, whose losses are then dropped.
     """
     size, places = min(len(x), max(1, BLOCK_LOGITS // len(head))), (targets >= 0).nonzero()[:, 0]
-    filled = F.pad(places, (0, -len(places) % size))
+    filled = F.pad(places, (0, -len(places) % size))  # with place 0, whose target may be below 0
     blocks = zip(x[filled].split(size), targets[filled].clamp(0).split(size), strict=True)
     nats = [checkpoint(_block_nats, block, head, ids, use_reentrant=False) for block, ids in blocks]
     return torch.zeros(len(x), device=x.device).index_put((places,), torch.cat(nats)[: len(places)])

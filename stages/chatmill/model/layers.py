@@ -92,7 +92,7 @@ def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segmen
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
-    """The same for a CPU: short conversations in a row of 1,024 tokens have few pairs of all.
+    """The same on a CPU, one conversation at a time, as most pairs of tokens in a row are of different ones.
 
     In float32, as the kernel's backward pass takes up to three times longer in bfloat16.
     """

@@ -57,13 +57,15 @@ def schema_text() -> str:
 
 
 def _comments() -> dict[tuple[str, ...], str]:
+    """The comment at the end of each key's line in params.yaml, by the path of the key: two spaces are a level."""
     found: dict[tuple[str, ...], str] = {}
     path: list[str] = []
     for line in PARAMS_FILE.read_text(encoding="utf-8").splitlines():
         if match := _LINE.fullmatch(line):
-            path = [*path[: len(match[1]) // 2], match[2]]
-            if match[3]:
-                found[tuple(path)] = match[3]
+            indent, key, comment = match.groups()
+            path = [*path[: len(indent) // 2], key]
+            if comment:
+                found[tuple(path)] = comment
     return found
 
 

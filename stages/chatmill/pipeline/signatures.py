@@ -82,13 +82,11 @@ def signature_of(main: Callable[..., None]) -> Signature:
     keywords = [p for p in parameters if p.name not in files]
     others = tuple(p.name for p in keywords if _is(p.annotation, "section"))
     keys = {p.name: get_args(p.annotation)[2] for p in keywords if _is(p.annotation, "key of")}
-    for parameter in keywords:
-        if parameter.name == MODEL_KEYWORD:
-            return Signature(files, growing, others, keys, parameter.annotation, True, foreach)
+    given = next((p.annotation for p in keywords if p.name == MODEL_KEYWORD), None)
     fields = {p.name: (p.annotation, ... if p.default is p.empty else p.default) for p in keywords}
     own: dict[str, Any] = {name: field for name, field in fields.items() if name not in others and name not in keys}
-    model = create_model("Section", __config__=ConfigDict(extra="forbid"), **own)
-    return Signature(files, growing, others, keys, model, False, foreach)
+    model = given or create_model("Section", __config__=ConfigDict(extra="forbid"), **own)
+    return Signature(files, growing, others, keys, model, given is not None, foreach)
 
 
 def _is(annotation: Any, marker: str) -> bool:

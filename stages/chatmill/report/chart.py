@@ -65,12 +65,6 @@ def log_axis(name: str, values: Sequence[float]) -> Axis:
     )
 
 
-def category_axis(name: str, values: Iterable[float]) -> Axis:
-    """A logarithmic axis for values above 0, with a tick at each of them."""
-    ticks = sorted(set(values))
-    return Axis(name, ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
-
-
 def line_chart(title: str, lines: Sequence[Line], x: Axis, y: Axis) -> Html:
     """A figure with its title; a description in words is included for screen readers."""
     right = round(WIDTH - 10 - LETTER * max(len(line.name) for line in lines), 1)
@@ -121,12 +115,11 @@ def _draw(line: Line, place: Place) -> Html:
 
 def _labels(ends: Sequence[tuple[Line, float]], left: float) -> Iterator[Html]:
     """The name of each line beside its end; labels keep a distance from each other and from the ticks of the x axis."""
-    lowest = HEIGHT - BOTTOM - LINE / 2 - LINE * (len(ends) - 1)
-    height = -math.inf
+    y, lowest = -math.inf, HEIGHT - BOTTOM - LINE / 2 - LINE * (len(ends) - 1)  # with room for the labels that follow
     for line, end in sorted(ends, key=lambda one: one[1]):
-        height = max(height + LINE, min(end, lowest))
+        y = max(y + LINE, min(end, lowest))
         lowest += LINE
-        yield tag("text", line.name, x=round(left, 1), y=round(height + 4, 1), class_=f"name color{line.color}")
+        yield tag("text", line.name, x=round(left, 1), y=round(y + 4, 1), class_=f"name color{line.color}")
 
 
 # The curves of training.
@@ -202,4 +195,6 @@ def latency_chart(title: str, key: str, latencies: list[Latency], limit: float |
     if limit is not None:
         lines.append(Line("memory limit", [(min(prompts), limit), (max(prompts), limit)], color=4))
     times = [time for line in lines for time in [*line.upper, *(time for _, time in line.points)]]
-    return line_chart(title, lines, category_axis("tokens of the prompt", prompts), log_axis("milliseconds", times))
+    ticks = sorted({*prompts})
+    x = Axis("tokens of the prompt", ticks[0], ticks[-1] if len(ticks) > 1 else ticks[0] * 2, ticks, log=True)
+    return line_chart(title, lines, x, log_axis("milliseconds", times))

@@ -44,9 +44,10 @@ def _object(text: str, place: str) -> Metrics:
 
 
 def read_curve(file: Path, *, strict: bool = True) -> Curve:
-    """The columns of a tab-separated table, by step; cells without a finite number are left out.
+    """The columns of a tab-separated table: (step, value) of each cell that is not empty, infinite or NaN.
 
-    Raises ValueError for a row without numbers, or leaves it out, as a curve that grows may end in half a row.
+    A row with another cell that is no number, or without a step, raises ValueError; if not strict it is left out, as a
+    curve that grows may end in half a row.
     """
     curve: Curve = {}
     text = read_text(file) if strict else file.read_text(encoding="utf-8", errors="replace")

@@ -1,14 +1,14 @@
-"""The key figures of a run, by which runs are compared and which DVC tracks as metrics; those in git can be repeated.
+"""The key figures of a run, by which runs are compared and which DVC tracks; git has those that a rerun gives again.
 
 Bits per byte, skills, and `stops_rate` are measured on the test set, `validation_bits_per_byte` at the last
-step of training that measures it. `sense_first`, `sense_later`, `sense_noisy` and `recall` are shares of replies to a
-persona's user that make sense; `verbatim` is the share of answers to talk that stand word for word in training data.
-`model_mb` is that of the float32 ONNX graph, as are `first_token_ms`, `token_ms` and `peak_mb`, which are not in git;
-`pytorch_token_ms` also exists for models without a graph. Times are medians with a cache, after the prompt whose length
-is nearest to 128 tokens. `encode_mb_per_s` is the tokenizer's speed with one thread.
-`general_before` and `general_after` are bits per byte of a general text under the model that training started from, and
-under this one. `soft_tokenizer_bits_per_byte` is that of the model with rows made from bytes, on some conversations of
-the test set.
+step of training that measures it. Shares of replies to a persona's user make sense: `sense_first` of those to first
+messages, `sense_noisy` to ones with typing errors, `sense_later` to later ones, `recall` to questions for a fact that
+was told; `verbatim` is the share of answers to talk that stand word for word in training data. `model_mb`,
+`first_token_ms`, `token_ms` and `peak_mb` are of the float32 ONNX graph, `pytorch_token_ms` exists without one; times
+are not in git. They are medians with a cache, after the prompt whose length is nearest to 128 tokens; `encode_mb_per_s`
+is the tokenizer's speed with one thread. `general_before` and `general_after` are bits per byte of a general text under
+the model that training started from, and under this one; `soft_tokenizer_bits_per_byte` is that of the model whose
+embedding is made from the bytes of tokens, on some conversations of the test set.
 A figure that a run did not measure is left out.
 """
 
@@ -136,7 +136,7 @@ def times_of(benchmark: Metrics) -> Metrics:
 
 
 def fastest(benchmark: Metrics) -> tuple[str | None, int | None, float | None]:
-    """(engine, prompt tokens, ms) of the engine with the least time per token, near a prompt of PROMPT_TOKENS."""
+    """(engine, prompt tokens, ms) of the least time per token, at the length that is nearest to PROMPT_TOKENS."""
     times = [
         (abs(one.prompt - PROMPT_TOKENS), get_nested(one.times, "token_ms", "p50"), one.engine, one.prompt)
         for one in cached_latencies(benchmark)

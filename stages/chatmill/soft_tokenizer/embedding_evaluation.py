@@ -1,7 +1,7 @@
 """Evaluates a trained model whose embedding table is replaced by rows made from bytes, also on noisy text and with
 another tokenizer.
 
-The noise is deterministic: it depends on each one's own text alone.
+The noise is deterministic: that of a conversation depends on its own text alone.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ def _noisy(text: str, kind: Noise) -> str:
 
 
 def _with_typo(word: str, rng: random.Random) -> str:
-    """At times two adjacent letters are swapped, or one letter is left out or doubled."""
+    """A word of two letters or more, in which at times two adjacent ones are swapped, or one is left out or doubled."""
     if rng.random() >= TYPOS:
         return word
     i = rng.randrange(len(word) - 1)
@@ -82,7 +82,7 @@ def _with_typo(word: str, rng: random.Random) -> str:
 
 
 def _with_rare_word(word: str, rng: random.Random, replaced: dict[str, str]) -> str:
-    """At times an invented word, in the whole text the same one: `replaced` has those of the words before."""
+    """The word, or at times an invented one; `replaced` keeps the choice, so that a text has the same one each time."""
     known = word.lower()
     if known not in replaced and rng.random() < RARE:
         syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 3))))

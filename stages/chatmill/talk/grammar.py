@@ -4,10 +4,11 @@ r"""The grammar of phrasings and answers, such as `my {pet} [{pet_name} ]is (ill
     [a]                      an optional part
     {pet}  {pet.many}        the word of a slot, or another form of it
     {pet.2}  {pet.2.many}    a second word of the slot, other than the first
-    {pet_name|your {pet}}    the first of these whose slots were said before, or else the last one
+    {pet_name|your {pet}}    the first option whose slots were all said before, or else the last option
     \x                       the character x itself
 
-A slot that is bound keeps its word. What needs a slot that is neither bound nor may be drawn is not chosen.
+A slot that was said keeps its word, and others are drawn. An option is never chosen if it needs a slot that was not
+said and must not be drawn.
 """
 
 import re
@@ -213,13 +214,13 @@ class _Parser:
         return Choice((choice, Text(""))) if mark == "[" else choice
 
     def _reference_or_text(self, start: int, end: int, options: list[list[Node]]) -> Node:
-        """The slot that the text between braces names; after the first |, any other text is read as grammar."""
+        """The slot that an option between braces names; after the first |, one that names none is grammar."""
         source = self.text[start:end]
         match = _REFERENCE.fullmatch(source)
         if match and match[1] in self.words:
             return self._slot(match[1], int(match[2] or 1), match[3] or "word")
         if len(options) > 1:
-            return _joined(options[-1])
+            return _joined(options[-1])  # the same text, parsed
         known = ", ".join(list(self.words)[:8]) or "none"
         raise ValueError(f"has an unknown slot {{{source}}}: add it to slots, which has {known}; or write ( | )")
 
@@ -279,7 +280,10 @@ class Context:
 
 
 def pattern(node: Node, context: Context) -> str:
-    """A regular expression for the `letters` of all texts that a node gives."""
+    """A regular expression for the `letters` of all texts that a node gives, and of some more.
+
+    `context.echo`, parts of the user's message, may stand in place of a last option without slots.
+    """
     match node:
         case Text():
             return re.escape(letters(node.text))

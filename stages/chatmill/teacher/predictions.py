@@ -48,12 +48,15 @@ def predict_all(teachers: Sequence[tuple[Predict, float]], split: EncodedSplit, 
 
 
 def keep_likeliest(tokens: NDArray[np.integer[Any]], chances: NDArray[np.floating[Any]], num_kept: int) -> Predictions:
-    """The likeliest tokens of each row, the likeliest first; chances of a token that is there twice are added up."""
+    """The likeliest tokens of each row, the likeliest first; chances of a token that is there twice are added up.
+
+    A row of fewer tokens ends with any, by chance 0; negative ids, which fill up rows, become 0.
+    """
     by_token = np.argsort(tokens, axis=1, kind="stable")
     sorted_tokens, sorted_chances = (np.take_along_axis(array, by_token, 1) for array in (tokens, chances))
     sums, is_last = sorted_chances.cumsum(axis=1), np.ones(tokens.shape, bool)
     is_last[:, :-1] = sorted_tokens[:, 1:] != sorted_tokens[:, :-1]
-    before = np.zeros_like(sums)
+    before = np.zeros_like(sums)  # the sum up to the end of the token before: sums never fall
     before[:, 1:] = np.maximum.accumulate(np.where(is_last, sums, 0), axis=1)[:, :-1]
     of_token = np.where(is_last, sums - before, 0)
     likeliest = np.argsort(-of_token, axis=1, kind="stable")[:, :num_kept]

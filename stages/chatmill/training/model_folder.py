@@ -57,7 +57,7 @@ def metadata_of(
         **parameters.model_dump(include={"source_weights"}, exclude_defaults=True),
         "kept_step": kept_step,
         "prompt_loss_weight": parameters.prompt_loss_weight,
-        **data.taught_by,
+        **data.taught_by,  # the teacher and its weight, if there was one
         "embedding": parameters.embedding,
         "device": hardware.device,
         "processes": group.size,

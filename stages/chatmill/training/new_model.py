@@ -162,7 +162,9 @@ def load_initial(
 
 def _read_initial(path: Path) -> tuple[ChatModel, dict[str, Any], Vocabulary]:
     """The model, the ids of control tokens by their names in config.json, and the vocabulary."""
-    _check_initial(path)
+    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
+        remedy = "in place of data/model, which DVC deletes, name a copy"
+        raise ValueError(f"{path}: no such folder or GGUF file of a model: {remedy}")
     check_manifest(path if path.is_dir() else path.parent)
     if path.is_dir():
         return *load_chat_model(path, torch.device("cpu")), read_vocabulary(path)
@@ -207,13 +209,6 @@ def remap_embedding(weight: Tensor, rows: Sequence[EmbeddingRow]) -> Tensor:
     result = named.mean(dim=0) + NOISE * named.std(dim=0) * noise
     result[places] = named
     return result
-
-
-def _check_initial(path: Path) -> None:
-    if not path.is_dir() and not (path.is_file() and path.suffix == ".gguf"):
-        raise ValueError(
-            f"{path}: no such folder or GGUF file of a model: in place of data/model, which DVC deletes, name a copy"
-        )
 
 
 def _encoder(path: Path, width: int) -> ByteEncoder:

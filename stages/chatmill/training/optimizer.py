@@ -114,7 +114,7 @@ class Optimizers:
 
 
 def muon_adamw(model: ChatModel, learning_rate: float, precision: torch.dtype) -> Optimizers:
-    """The optimizers of a new model, Muon and AdamW; `learning_rate` is Muon's."""
+    """Muon, at `learning_rate`, for the matrices of layers; AdamW for all else, a byte encoder by another rate."""
     of_layers = [pair for module in model.modules() if isinstance(module, Layer) for pair in module.named_parameters()]
     matrices = [weight for name, weight in of_layers if weight.ndim == 2 and "embed" not in name]
     encoders = [module for module in model.modules() if isinstance(module, ByteEncoder)]

@@ -1,6 +1,6 @@
 """How a run is divided: into steps with short rows and with rows of the context's length, and steps into batches.
 
-A run begins with short rows, in which to repeat what was said is learnt sooner, and a step takes less time.
+A run begins with short rows: with them a model learns sooner to repeat what was said, and a step takes less time.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ STAGE = "train_model"
 MAX_BATCH_LOGITS = {"cpu": 1 << 23, "cuda": 1 << 28}  # the gradients of several batches are added up
 BATCH_VOCAB = 1 << 12  # of a larger vocabulary the loss is computed in blocks, and activations are what fills memory
 SHORT_ROW = 256  # tokens
-SHORT_STEPS = 0.7  # share of the steps
+SHORT_SHARE = 0.7  # of the steps
 MOST_REPEATS = 2.0  # of a conversation in short rows, in place of those of its source that do not fit
 
 
@@ -72,7 +72,7 @@ class Plan:
 
 
 def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: int, group: Group) -> Plan:
-    """Divide the steps into phases, and the tokens of a step, train_model.batch_size, into rows and batches."""
+    """Divide the steps into phases, and a step, of train_model.batch_size tokens, into rows and batches."""
     if group.is_main_process and (cut := dataset.spans.num_cut):
         read = f"{int(dataset.spans.packed_lengths.sum()):,} of {len(dataset.split.ids):,} tokens together"
         longer = f"{cut:,} conversations are longer than train_model.context = {parameters.context}"
@@ -80,20 +80,21 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
     full = replace(dataset, weights=parameters.source_weights)
     short = short_rows(full)
     parts = [full] if short is None else [short, full]
-    rows = [share_rows(parameters, part.row_length, group.size) for part in parts]
+    rows_per_step = [share_rows(parameters, part.row_length, group.size) for part in parts]
     tokens_per_epoch, padding = full.measure_epoch(parameters.seed)
     steps = parameters.steps
     if steps is None:
-        assert parameters.epochs is not None, "one of them is a number"
-        shares = [1.0] if short is None else [SHORT_STEPS, 1 - SHORT_STEPS]
-        in_each = sum(share * part.row_length * n for share, part, n in zip(shares, parts, rows, strict=True))
-        steps = max(1, round(parameters.epochs * tokens_per_epoch / in_each))
-    num_short = round(SHORT_STEPS * steps)
+        assert parameters.epochs is not None, "either steps or epochs are a number"
+        shares = [1.0] if short is None else [SHORT_SHARE, 1 - SHORT_SHARE]
+        mean = sum(share * part.row_length * n for share, part, n in zip(shares, parts, rows_per_step, strict=True))
+        steps = max(1, round(parameters.epochs * tokens_per_epoch / mean))  # the mean tokens of a step
+    num_short = round(SHORT_SHARE * steps)
     phases = []
-    for part, number in zip(parts, rows, strict=True):
-        of_part = steps if short is None else num_short if part is short else steps - num_short
-        at_once = rows_at_once(number // group.size, part.row_length, vocab_size, group.device.type)
-        phases.append(Phase(part, of_part, number, at_once))
+    for part, of_part, rows in zip(
+        parts, [num_short, steps - num_short] if short else [steps], rows_per_step, strict=True
+    ):
+        at_once = rows_at_once(rows // group.size, part.row_length, vocab_size, group.device.type)
+        phases.append(Phase(part, of_part, rows, at_once))
     if group.is_main_process and full.weights:
         log_weights(phases)
     return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)
@@ -102,9 +103,9 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
 def short_rows(dataset: PackedDataset) -> PackedDataset | None:
     """The conversations that fit into short rows; None where these are less than half of the tokens.
 
-    If a source has a share, at least half of its tokens must fit, too: short rows would repeat few conversations to
-    reach the share. Conversations of a source with a factor are read more often, up to MOST_REPEATS times, in place of
-    those that do not fit.
+    If a source has a share, a text such as 30%, at least half of its tokens must fit, too: short rows would repeat few
+    conversations to reach the share. Where any source has a weight, all others but those with a share are read more
+    often, up to MOST_REPEATS times, in place of their conversations that do not fit, so that the weights hold.
     """
     factors, tokens = dataset.source_factors(), dataset.source_tokens()
     if dataset.row_length <= SHORT_ROW:
@@ -112,7 +113,8 @@ def short_rows(dataset: PackedDataset) -> PackedDataset | None:
     short = replace(dataset, spans=dataset.spans.not_longer(SHORT_ROW), row_length=SHORT_ROW)
     has_share = np.array([isinstance(dataset.weights.get(name), str) for name in dataset.source_names])
     fitting = short.source_tokens()
-    if 2 * factors @ fitting < factors @ tokens or (2 * fitting < tokens)[has_share].any():
+    are_few = factors @ fitting < factors @ tokens / 2
+    if are_few or (fitting[has_share] < tokens[has_share] / 2).any():
         return None
     if not dataset.weights:
         return short
@@ -142,7 +144,7 @@ def rows_at_once(rows_per_step: int, row_length: int, vocab_size: int, device: s
 
 
 def share_rows(parameters: TrainParameters, row_length: int, processes: int) -> int:
-    """The rows of a step. Raises ValueError where the processes cannot share them evenly."""
+    """The rows of a step, of all processes together. Raises ValueError where the processes cannot share them evenly."""
     rows = parameters.batch_size // row_length
     if rows % processes:
         raise ValueError(

@@ -148,6 +148,7 @@ class Trainer:
 
     def step(self, batches: Sequence[Batch]) -> LossTotals:
         """Make one optimizer step on all of the batches; return the losses before it, over all processes."""
+        # By the kinds of the targets, `batch.loss`, before the first backward pass: the mean is over all of the step.
         own_weight = sum(self.loss_weights[torch.from_numpy(batch.loss)].sum().item() for batch in batches)
         total_weight = self.group.total(own_weight)
         numbers = self._zero_totals()

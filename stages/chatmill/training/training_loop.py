@@ -212,7 +212,8 @@ def train(
             sums, ending = sums.plus(of_step), group.total(stop_requested.is_set()) > 0
             show(len(rows) * phase.dataset.row_length, sums)
             if done in trainer.logged_steps:
-                batches = validation.batches if last or done % (every * POINTS_PER_VALIDATION) == 0 else []
+                validates = last or done % (every * POINTS_PER_VALIDATION) == 0
+                batches = validation.batches if validates else []  # without batches, all bits per byte are None
                 held_out = trainer.evaluate(batches, [*validation.sources])
                 kept.keep_if_better(trainer, held_out[0].bits_per_byte)
                 curve.append(done, sums, held_out, trainer.optimizer.learning_rate, trainer.gradient_norm)

@@ -61,7 +61,7 @@ def widen(name: str, weight: Tensor, narrow: int, wide: int) -> Tensor:
 
 
 def _in_halves(weight: Tensor, narrow: int, wide: int) -> Tensor:
-    """(H * D, …) -> (H * W, …): zeros after each half of a head, as channels of two halves are rotated."""
+    """(H * D, …) -> (H * W, …): zeros after each half of a head, as channel i is rotated with channel i + D / 2."""
     halves = weight.reshape(-1, narrow // 2, *weight.shape[1:])
     zeros = halves.new_zeros(len(halves), (wide - narrow) // 2, *weight.shape[1:])
     return torch.cat([halves, zeros], dim=1).flatten(0, 1)

@@ -111,7 +111,7 @@ def is_named(path: str, names: Sequence[str]) -> bool:
 
 
 def best_named(paths: Iterable[str], names: Sequence[str]) -> list[str]:
-    """The paths in which there is one of the names: the first names first, then those within longer names."""
+    """The paths that have one of the names: first those whose last key it is, then those of which a word is."""
     ranked = []
     for path in paths:
         words = [path.rpartition(".")[2].lower(), *words_of(path)]

@@ -113,14 +113,15 @@ class TerminalChat:
 
         Raises what the generator raises, and KeyboardInterrupt; the text generated until then is saved.
         """
-        num_dropped, shown = self.session.num_dropped, ""
-        wrap, columns = WordWrap() if sys.stdout.isatty() else None, shutil.get_terminal_size().columns
+        num_dropped, piece = self.session.num_dropped, ""
+        wrap = WordWrap() if sys.stdout.isatty() else None
+        columns = shutil.get_terminal_size().columns
         try:
             with closing(answer):
-                for shown in answer:
-                    print(wrap.feed(printable(shown), columns) if wrap else shown, end="", flush=True)
+                for piece in answer:
+                    print(wrap.feed(printable(piece), columns) if wrap else piece, end="", flush=True)
         except (KeyboardInterrupt, ValueError, MemoryError) as error:
-            if shown:
+            if piece:  # the line is begun
                 print(flush=True)
             if isinstance(error, KeyboardInterrupt):
                 notify("stopped")

@@ -83,7 +83,7 @@ _NUMBER = re.compile(r"-?\d*\.?\d+|-?\d+\.")
 
 def from_gsm8k(row: Any) -> Conversation:
     question, answer = text_of(row, "question"), text_of(row, "answer")
-    check_turn_count(answer.count("<<"))
+    check_turn_count(answer.count("<<"))  # the limit on turns is that on calls, too
     pieces = _CALL.split(answer)  # text, expression, result, text, expression, result, …, text
     parts = []
     for index, piece in enumerate(pieces):
@@ -146,7 +146,7 @@ def _marked_turns(text: str, marker: re.Pattern[str]) -> Conversation:
 
 
 def from_personachat(row: Any) -> Conversation:
-    """A row of a table of dialogues, whose column names are case-insensitive."""
+    """A row with a chat and perhaps a persona, or with question and answer; its reader lower-cased the names."""
     if "chat" in row:
         return alternate(split_turns(row["chat"].removesuffix("\n"), "\n"), row.get("persona", ""))
     if "question" in row and "answer" in row:

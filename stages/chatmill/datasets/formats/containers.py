@@ -5,7 +5,7 @@ What a file is follows from its name without `.gz` or `.zst`, and where that say
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -191,11 +191,14 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow] |
         return None
     firsts = {key: value[0] for key, value in some.items() if _may_hold_rows(key, value)}
     has_columns = any(isinstance(first, dict) and names & first.keys() for first in firsts.values())
-    if has_columns or (firsts and all(_is_row(key, first) for key, first in firsts.items())):
+    # rows by the name of their list, or as they have a list of their own
+    are_rows = [key in _LISTS or any(isinstance(one, list) for one in first.values()) for key, first in firsts.items()]
+    if has_columns or (firsts and all(are_rows)):
         lists = ((key, value) for key, value in members.items() if _may_hold_rows(key, value))
         return ((f"{file}: entry {n} of {key}", row) for key, rows in lists for n, row in enumerate(rows, start=1))
-    are_rows = _are_alike(list(some.values()), names)
-    return ((f"{file}: {key!r:.60}", row) for key, row in members.items()) if are_rows else None
+    if _are_rows(list(some.values()), names):
+        return ((f"{file}: {key!r:.60}", row) for key, row in members.items())
+    return None
 
 
 def _may_hold_rows(key: str, value: Any) -> bool:
@@ -204,15 +207,10 @@ def _may_hold_rows(key: str, value: Any) -> bool:
     return isinstance(first, dict) or (key in _LISTS and isinstance(first, list))
 
 
-def _is_row(key: str, entry: Any) -> bool:
-    """Whether it is one by the name of its list, or as it has a list of its own."""
-    return key in _LISTS or any(isinstance(value, list) for value in entry.values())
-
-
-def _are_alike(values: list[Any], columns: set[str]) -> bool:
-    """Whether values are rows: objects of which one has a column, or the first two share keys, or lists of such."""
+def _are_rows(values: list[Any], columns: set[str]) -> bool:
+    """Whether all are objects, or lists that begin with one, and one has a column or the first two share a key."""
     firsts = [value[0] if isinstance(value, list) and value else value for value in values]
     if len({type(value) for value in values}) > 1 or not all(isinstance(first, dict) for first in firsts):
         return False
-    shared = [one.keys() & other.keys() for one, other in pairwise(firsts[:2])]
-    return any(shared) or any(first.keys() & columns for first in firsts)
+    share_a_key = len(firsts) > 1 and bool(firsts[0].keys() & firsts[1].keys())
+    return share_a_key or any(first.keys() & columns for first in firsts)

@@ -196,7 +196,7 @@ def _joined_turn(steps: Sequence[Step]) -> Turn:
     open_calls: list[tuple[str | None, list[Part]]] = []
     for kind, text, _, _, name in steps:
         if kind == "output":
-            open_calls.pop(_answered(open_calls, name))[1].append(Part("output", text))
+            open_calls.pop(_index_of_call(open_calls, name))[1].append(Part("output", text))
         elif kind == "call":
             if name and any(name == other for other, _ in open_calls):
                 raise UnusableRowError("call_id", f"two calls have the id {name!r:.60}")
@@ -208,16 +208,21 @@ def _joined_turn(steps: Sequence[Step]) -> Turn:
     return Turn(message, sum(step.messages for step in steps), next(iter(flags), None))
 
 
-def _answered(open_calls: Sequence[tuple[str | None, list[Part]]], name: str | None) -> int:
-    """The place of the call to which an output belongs. Raises UnusableRowError where there is none."""
+def _index_of_call(open_calls: Sequence[tuple[str | None, list[Part]]], call_id: str | None) -> int:
+    """The place of the call to which an output belongs: by its id, or without ids the first that has none yet.
+
+    Raises UnusableRowError where there is no such call.
+    """
     ids = [own for own, _ in open_calls]
-    if name in ids:
-        return ids.index(name)
+    if call_id in ids:
+        return ids.index(call_id)
     if not ids:
         raise UnusableRowError("tool_order", "tool output without a call before it, or the second one of a call")
-    if name and any(ids):
+    if call_id and any(ids):
         found = ", ".join(f"{own!r:.60}" for own in ids)
-        raise UnusableRowError("call_id", f"tool output of the call {name!r:.60}: expected one of {found}, each once")
+        raise UnusableRowError(
+            "call_id", f"tool output of the call {call_id!r:.60}: expected one of {found}, each once"
+        )
     return 0
 
 
@@ -232,9 +237,9 @@ def join_texts(parts: Iterable[Part]) -> tuple[Part, ...]:
 
 
 def declare(turns: list[Turn], names: list[str]) -> list[Turn]:
-    """The turns with these tools declared in the system message, whose declaration is none of the dataset's text."""
+    """The turns with these tools declared in a system message; the bytes of that are counted as added."""
     first, *others = declare_tools([turn.message for turn in turns], names)
-    if len(others) == len(turns):
-        return [Turn(first, 0, None, num_bytes(first.text)), *turns]
+    if len(others) == len(turns):  # there was no system message
+        return [Turn(first, messages=0, added=num_bytes(first.text)), *turns]
     added = num_bytes(first.text) - num_bytes(turns[0].message.text)
     return [turns[0]._replace(message=first, added=turns[0].added + added), *turns[1:]]

@@ -103,8 +103,8 @@ def _because(reason: str, example: str | None = None) -> dict[str, Any]:
 
 
 def _as_text(vocabulary: Vocabulary) -> dict[str, Any]:
-    """What differs if the original finds some token in text where chatmill reads plain text."""
-    flags = vocabulary.flags
+    """What differs if the tokenizer as published finds the name of some token in a text; in chatmill a name is text."""
+    flags = vocabulary.flags  # as published: a token that is not "special" there is found in any text
     found = next((name for name in vocabulary.special if flags.get(name, {}).get("special") is False), None)
     if found is None:
         return EXACT

@@ -1,7 +1,7 @@
 """Words: the most frequent ones are tokens, with the space before them; all others are encoded as bytes.
 
-No word of two bytes is a token: tiktoken, which merges bytes, would then find it inside unknown words. So `is` is two
-tokens, but ` is` is one.
+No word of two bytes is a token: tiktoken merges pairs of bytes, and would find it inside unknown words, too; a longer
+one it does not, as no token is its first two bytes. So `is` is two tokens, but ` is` is one.
 """
 
 from collections import Counter

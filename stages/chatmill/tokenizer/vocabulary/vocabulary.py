@@ -330,7 +330,7 @@ def _check_tokens(vocabulary: Vocabulary) -> None:
 
 
 def _check_bytes(vocabulary: Vocabulary) -> None:
-    """Raise ValueError if a byte has no token; byte-level BPE may leave out some, and another have an unknown token."""
+    """Raise ValueError if a byte has no token, unless there is an unknown token, or a byte-level BPE lacks it."""
     single: dict[Kind, set[bytes]] = {kind: set() for kind in Kind}
     for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True):
         if len(token) == 1:
