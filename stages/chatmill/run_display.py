@@ -4,7 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import torch
@@ -30,13 +30,14 @@ def describe_run(plan: Plan, model: ChatModel, memory: int, device: DeviceKind) 
         f"{plan.epochs:,.2f} epochs of {plan.tokens_per_epoch:,} tokens; "
         f"about {memory / 1e9:.1f} GB of memory {place}"
     )
-    for limit, is_outside, effect in (
-        (FEWEST_EPOCHS, plan.epochs < FEWEST_EPOCHS, "leave most of the training set unread"),
-        (MOST_EPOCHS, plan.epochs > MOST_EPOCHS, "may teach the training set by heart, unless train_model.keep = best"),
-    ):
-        if is_outside:
-            steps = max(1, round(limit * plan.steps / plan.epochs))
-            yield f"warning: {plan.epochs:,.2g} epochs {effect}: train_model.steps = {steps:,} are {limit} epochs"
+    steps_per_epoch = plan.steps / plan.epochs
+    if plan.epochs < FEWEST_EPOCHS:
+        remedy = f"train_model.steps = {math.ceil(FEWEST_EPOCHS * steps_per_epoch):,} are {FEWEST_EPOCHS} epochs"
+        yield f"warning: {plan.epochs:.2g} epochs leave most of the training set unread: {remedy}"
+    if plan.epochs > MOST_EPOCHS:
+        remedy = f"train_model.steps = {max(1, math.floor(MOST_EPOCHS * steps_per_epoch)):,} are {MOST_EPOCHS} epochs"
+        effect = "may teach a model its training set by heart, unless train_model.keep is best"
+        yield f"warning: {plan.epochs:,.1f} epochs {effect}: {remedy}"
 
 
 # How it goes on.
@@ -54,7 +55,7 @@ def show_progress(trainer: Trainer) -> Iterator[Show]:
     start, read = time.monotonic(), 0
     first: tuple[int, float] | None = None  # tokens and time of the first step, which may compile
     no_items: tuple[int, ...] = ()
-    with progress(no_items, STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps) as bar:
+    with closing(progress(no_items, STAGE, total=trainer.steps, unit=" steps", done=trainer.completed_steps)) as bar:
 
         def show(tokens: int, losses: LossTotals) -> None:
             nonlocal read, first
@@ -103,6 +104,8 @@ def needed_memory(
     matrices, others = num_weights(config)
     shards = group.size if parameters.shard else 1
     state = (each * matrices + other * others) / shards  # float32: weights, gradients, and one momentum or two
+    if shards > 1 and device == "cpu":  # the main process gathers all but the gradients for a checkpoint
+        state += (each - 4) * matrices + (other - 4) * others
     if parameters.keep == "best" and device == "cpu":
         state += 4 * (matrices + others)
     size, width, layers = config.head_dim, config.hidden_size, config.num_hidden_layers

@@ -200,7 +200,7 @@ def test_what_was_not_measured_is_left_out(write_page):
         ("benchmark", "{", r"benchmark\.json: not JSON"),
         ("curve", "step\tloss\n1\tx\n", r"train\.tsv:2: expected numbers"),
         ("train", "{}\n", r"train\.jsonl: near byte 0: not a record"),
-        ("samples", '{"prompt": "Hi"\n', r"samples\.jsonl:1: not JSON"),
+        ("samples", '{"prompt": "Hi"}\n', r"samples\.jsonl:1: expected a sample, with answer, stopped"),
         ("mix", "\xff", r"mix\.json: not UTF-8 at byte 0"),
     ],
 )

@@ -26,7 +26,7 @@ from support.talk import PERSONA, write_persona
         ('    held_back: ["make me laugh"]\n', "", r"intents\.joke\.held_back: Field required: add it"),
         ("- known: [", "- konwn: [], known: [", "not YAML"),
         ("weight: 2", "wieght: 2", r"intents\.greeting\.wieght: Extra inputs are not permitted: remove it, or correct"),
-        ("hiya", "[hiya] {the {pet}|it}", r"held_back\.1: .* unknown slot {the {pet}}: .*; or write \( \|"),
+        ("hiya", "[hiya] {the {pet}|it}", r"held_back\.1: .* has braces in {the {pet}}: before a \| stands the name"),
         ("held_back: [", "heldback: [", r"intents\.\w+\.heldback: Extra inputs are not permitted: remove it, or"),
         ("weight: 2", "weight: inf", r"intents\.greeting\.weight: Input should be less than or equal to 1000000"),
         (

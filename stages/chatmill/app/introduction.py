@@ -50,8 +50,8 @@ def sample_prompts(samples: bytes) -> list[str]:
     return [prompt for prompt in found[:: max(1, len(found) // MAX_PROMPTS)] if 0 < len(prompt) <= MAX_PROMPT]
 
 
-def content_of(file: Path) -> bytes:
-    return file.read_bytes() if file.is_file() and file.stat().st_size <= MAX_BYTES else b""
+def content_of(file: Path, most: float = MAX_BYTES) -> bytes:
+    return file.read_bytes() if file.is_file() and file.stat().st_size <= most else b""
 
 
 def parse_mapping(content: bytes) -> dict[str, Any]:

@@ -210,7 +210,7 @@ def mark_copies(states: Sequence[State], rows: Sequence[RunRow], files: RunFiles
     """Of the workspace, which is first, and each run with its files one is a copy: the one without a model, if any."""
     workspace, own = states[0], rows[0]
     for output in CURVE, BENCHMARK:  # a run that grows has others than its dvc.lock names
-        content = content_of(files.file(workspace, output))
+        content = content_of(files.file(workspace, output), math.inf)
         digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
         if content and digest != workspace.outs.get(output.as_posix()):
             return

@@ -109,8 +109,10 @@ def _check_text(text: str, conversation: Conversation) -> None:
         is_long = len(text.encode()) > MAX_MESSAGE_BYTES
     except UnicodeEncodeError as error:
         before = text[max(0, error.start - 20) : error.start]
-        what = f"half a character, or a byte that is not UTF-8, ({text[error.start]!a}) after {before!r}"
-        raise UnusableRowError("not_utf8", f"{what}: convert the file, as by iconv -f cp1252 -t utf-8") from error
+        is_byte = "\udc80" <= text[error.start] <= "\udcff"
+        what = "a byte that is not UTF-8" if is_byte else "half a character, where both are needed,"
+        remedy = ": convert the file, as by iconv -f cp1252 -t utf-8" if is_byte else ""
+        raise UnusableRowError("not_utf8", f"{what} ({text[error.start]!a}) after {before!r}{remedy}") from error
     sizes = (sum(num_bytes(part.text) for part in message.parts) for message in conversation)
     if is_long and max(sizes, default=0) > MAX_MESSAGE_BYTES:
         raise UnusableRowError("too_long", f"message longer than {MAX_MESSAGE_BYTES:,} bytes")

@@ -13,6 +13,7 @@ from chatmill.checkpoints.weights import first_few, read_weights, weight_files
 from chatmill.engines.engine import Engine, default_threads, memory_errors
 from chatmill.engines.pytorch_engine import resolve_device
 
+MAX_PACKING = 8  # quantized weights in one number of a file
 UNLIMITED_CONTEXT = 1 << 20  # tokens, for models that name no context, such as recurrent ones
 
 _REFUSALS = (OSError, ValueError, RuntimeError, ImportError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -71,7 +72,7 @@ def open_transformers_engine(path: Path, why: str, *, device: str, threads: int 
     folder, files = path if path.is_dir() else path.parent, weight_files(path)
     if weight_files(folder) != files:
         raise ValueError(f"{why}: name its folder, with no other weights in it: transformers reads complete folders")
-    num_tensors = len(read_weights(files))
+    weights = read_weights(files)
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
@@ -84,8 +85,13 @@ def open_transformers_engine(path: Path, why: str, *, device: str, threads: int 
     try:
         config = AutoConfig.from_pretrained(folder, **ours)
         num_layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
-        if num_layers > num_tensors:  # transformers would fill in what is missing
-            raise ValueError(f"{num_layers} layers, but the files hold {num_tensors} tensors")
+        if num_layers > len(weights):
+            raise ValueError(f"{num_layers} layers, but the files hold {len(weights)} tensors")
+        with torch.device("meta"):
+            shape = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        needed, there = (sum(map(torch.numel, one)) for one in (shape.parameters(), weights.values()))
+        if needed > MAX_PACKING * there:  # transformers would fill in what is missing
+            raise ValueError(f"it has {needed:,} weights, but the files hold {there:,} numbers")
         dtype = torch.float32 if place.type == "cpu" else "auto"
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=dtype, output_loading_info=True, **ours

@@ -76,7 +76,8 @@ def sample_test_set(
             _keep_smallest(drawn, line, conversations)
             _keep_smallest(by_source[line.record.source], line, MIN_OF_SOURCE)
         if skill is None:
-            if ends_with_true_answer(line.record):
+            record = line.record
+            if not is_document(record.text) and not (record.train and record.train[-1] is False):  # its answer is true
                 _keep_smallest(drawn_talk, line, talk)
         elif skill["name"] in TALK_SKILLS:
             _keep_smallest(by_kind[talk_kind(skill)], line, talk_questions)
@@ -100,11 +101,6 @@ def _keep_smallest(kept: list[Line], line: Line, limit: int) -> None:
     """Add a line to those with the smallest hashes, in their order."""
     insort(kept, line)
     del kept[limit:]
-
-
-def ends_with_true_answer(record: Record) -> bool:
-    """Whether a record is a conversation whose last message is not excluded from training."""
-    return not is_document(record.text) and not (record.train and record.train[-1] is False)
 
 
 def talk_kind(skill: dict[str, Any]) -> str:

@@ -69,20 +69,15 @@ def score_with_ngrams(text: CountedText, tokenizer: ChatTokenizer, ids: Ids, off
     evenly spread conversations are counted.
     """
     train, validation = text
-    counted = limit_tokens(train.ids, train.offsets, MAX_TRAIN_TOKENS)
+    lengths = np.diff(train.offsets)
+    chosen = np.arange(len(lengths)) % max(1, -(-len(train.ids) // MAX_TRAIN_TOKENS)) == 0
+    counted = train.ids[np.repeat(chosen, lengths)], np.concatenate(([0], np.cumsum(lengths[chosen])))
     scored = joined((validation.ids, validation.offsets), (ids, offsets))
     orders = nats_by_order(counted, scored, len(tokenizer.is_text))
     found = list(progress(orders, "n-grams", total=MAX_ORDER, unit="order"))
     size, is_text = len(validation.ids), tokenizer.is_text[validation.ids]
     best = int(np.argmin([nats[:size][is_text].sum() for nats in found]))
     return NgramScore(found[best][size:], best + 1, len(counted[0]))
-
-
-def limit_tokens(ids: Ids, offsets: Integers, max_tokens: int) -> Text:
-    """The conversations, or every second, third, … of them, so that they have about `max_tokens` tokens at most."""
-    lengths = np.diff(offsets)
-    chosen = np.arange(len(lengths)) % max(1, -(-len(ids) // max_tokens)) == 0
-    return ids[np.repeat(chosen, lengths)], np.concatenate(([0], np.cumsum(lengths[chosen])))
 
 
 def joined(first: Text, second: Text) -> Text:

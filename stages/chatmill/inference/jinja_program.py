@@ -156,9 +156,9 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, *
 # Jinja's own filters `replace` and `join`, with a limit
 
 
-def _replaced(text: Any, old: Any, new: Any, count: int = -1) -> str:
+def _replaced(text: Any, old: Any, new: Any, count: int | None = None) -> str:
     _check_replaced(str(text), old, new)
-    return str(text).replace(str(old), str(new), count)
+    return str(text).replace(str(old), str(new), -1 if count is None else count)
 
 
 def _joined(values: Iterable[Any], between: Any = "", attribute: str | int | None = None) -> str:

@@ -58,7 +58,13 @@ def load_model(
                 engine = open_onnx_engine(model, name=name, device=device, threads=threads, context=files.context)
             else:
                 engine = open_weights(model, device=device, threads=threads)
-    loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else _load_tokenizer(tokenizer, folder)
+    if (
+        tokenizer is None
+        and not own_tokenizer
+        and not any((folder / one).is_file() for one in (DESCRIPTION, *IN_FOLDERS))
+    ):
+        raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
+    loaded_tokenizer = own_tokenizer if own_tokenizer and tokenizer is None else load_tokenizer(tokenizer or folder)
     if engine.fingerprint and loaded_tokenizer.fingerprint != engine.fingerprint and not trust_tokenizer:
         raise ValueError(
             f"{tokenizer or folder}: its tokenizer ({loaded_tokenizer.fingerprint[:12]}) is not the one the model was "
@@ -160,9 +166,3 @@ def _metadata_folder(model: Path) -> Path:
     """The folder with the files that describe a model: its own, or as on Hugging Face's hub the parent of `onnx`."""
     folder = model if model.is_dir() else model.parent
     return folder.parent if folder.name == "onnx" and not (folder / "config.json").exists() else folder
-
-
-def _load_tokenizer(given: Path | None, folder: Path) -> ChatTokenizer:
-    if given is None and not any((folder / name).is_file() for name in (DESCRIPTION, *IN_FOLDERS)):
-        raise ValueError(f"{folder}: no tokenizer beside the model: name one with --tokenizer")
-    return load_tokenizer(given or folder)

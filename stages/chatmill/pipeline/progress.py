@@ -42,12 +42,6 @@ class ProgressLines(Generic[T]):
             yield item
             self.update()
 
-    def __enter__(self) -> "ProgressLines[T]":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def update(self, count: float = 1) -> None:
         self._count += count
         elapsed = self._clock() - self._start
@@ -77,12 +71,7 @@ class ProgressLines(Generic[T]):
 
 
 def progress(
-    items: Iterable[T],
-    description: str,
-    *,
-    total: int | None = None,
-    unit: str = "it",
-    done: int = 0,
+    items: Iterable[T], description: str, *, total: int | None = None, unit: str = "it", done: int = 0
 ) -> "tqdm[T] | ProgressLines[T]":
     """Show a progress bar, or log lines where there is no terminal, which count items from `done` on.
 

@@ -29,8 +29,12 @@ def read_metrics(file: Path) -> Metrics:
 
 def read_samples(file: Path) -> list[Metrics]:
     """The sample answers in a file, one per line. Raises ValueError with file and line."""
-    lines = read_text(file).split("\n")[:-1]
-    return [_object(line, f"{file}:{place}") for place, line in enumerate(lines, start=1)]
+    found = []
+    for place, line in enumerate(read_text(file).split("\n")[:-1], start=1):
+        found.append(_object(line, f"{file}:{place}"))
+        if missing := {"prompt", "answer", "stopped"} - found[-1].keys():
+            raise ValueError(f"{file}:{place}: expected a sample, with {', '.join(sorted(missing))}")
+    return found
 
 
 def _object(text: str, place: str) -> Metrics:

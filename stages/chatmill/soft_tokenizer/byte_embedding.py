@@ -45,7 +45,7 @@ def spell_tokens(tokens: Sequence[bytes], kinds: Sequence[Kind], longest: int) -
     Raises ValueError for an empty token, which has no bytes to read.
     """
     if b"" in tokens:
-        raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens of the vocabulary are empty: no bytes to read")
+        raise ValueError(f"{tokens.count(b'')} of {len(tokens)} tokens are empty, with no bytes to read: use others")
     pairs = zip(tokens, kinds, strict=True)
     spelled = [torch.tensor([START + kind, *token[:longest], TOKEN_END]) for token, kind in pairs]
     return pad_sequence(spelled, batch_first=True, padding_value=PAD_SYMBOL)

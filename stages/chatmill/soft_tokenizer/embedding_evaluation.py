@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from chatmill.conversation import Message, Part, Record, TemplateName, escape, is_document, parse, render, unescape
-from chatmill.encoded.file_encoding import encode_lines
+from chatmill.encoded.file_encoding import LineError, encode_lines
 from chatmill.encoded.token_files import EncodedSplit, read_meta
 from chatmill.evaluation.bits_per_byte import make_batch_scorer
 from chatmill.evaluation.corpus import Corpus
@@ -286,7 +286,10 @@ def measure_transfer(
     if steps:
         with train.open("rb") as lines:
             sample = islice(lines, 0, None, 1 + train.stat().st_size // MAX_ENCODED_BYTES)
-            encoded, _ = encode_lines(sample, other, evaluator.template)
+            try:
+                encoded, _ = encode_lines(sample, other, evaluator.template)
+            except LineError as error:
+                raise ValueError(f"{train}: a line that the encode stage refuses: {error.reason}") from error
         model = evaluator.fine_tuned(embedding, other, EncodedSplit(*encoded), steps=steps, seed=seed)
         result["tuned"] = evaluator.bits_per_byte(embedding_table(model), corpus)
     return result

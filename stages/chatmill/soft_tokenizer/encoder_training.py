@@ -120,7 +120,7 @@ def compute_metrics(
     The nearest row is searched among all tokens and, by its direction from the mean, among the measured tokens alone,
     where no training row competes; of more than MAX_MEASURED_TOKENS for evenly spread ones. `chance` is the accuracy of
     a random guess. `variance_explained` is 1 for all of the variance of rows, 0 for that which the mean of the training
-    rows explains, negative for less, and None if all rows equal that mean.
+    rows explains, negative for less, and None if all rows equal that mean, or no measured token occurs.
     """
     numbers = eval_mask.nonzero()[:, 0]
     predictions, rows, mean = predicted[numbers], dataset.rows[numbers], dataset.rows[train_mask].mean(dim=0)
@@ -138,10 +138,7 @@ def compute_metrics(
         "nearest": nearest_neighbor_accuracy(predicted, dataset.rows, numbers[::every]),
         "nearest_of_these": {"cosine": float(is_nearest.float().mean()), "chance": 1 / len(is_nearest)},
         "mean_cosine": float(F.cosine_similarity(predictions, rows).mean()),
-        "variance_explained": {
-            "plain": explained(torch.ones(len(rows))),
-            "by_use": explained(dataset.counts[numbers]),
-        },
+        "variance_explained": {"plain": explained(torch.ones(len(rows))), "by_use": explained(dataset.counts[numbers])},
         "norm_ratio": float(predictions.norm(dim=1).mean() / rows.norm(dim=1).mean()),
     }
 

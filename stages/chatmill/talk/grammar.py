@@ -221,8 +221,10 @@ class _Parser:
             return self._slot(match[1], int(match[2] or 1), match[3] or "word")
         if len(options) > 1:
             return _joined(options[-1])  # the same text, parsed
+        if "{" in source:
+            raise ValueError(f"has braces in {{{source}}}: before a | stands the name of a slot; else write ( | )")
         known = ", ".join(list(self.words)[:8]) or "none"
-        raise ValueError(f"has an unknown slot {{{source}}}: add it to slots, which has {known}; or write ( | )")
+        raise ValueError(f"has an unknown slot {{{source}}}: add it to slots, which has {known}")
 
     def _slot(self, name: str, number: int, form: str) -> Slot:
         words = self.words[name]

@@ -28,11 +28,7 @@ from chatmill.talk.grammar import (
     texts,
 )
 
-_REMEDIES = {
-    "missing": ": add it",
-    "too_short": ": add some",
-    "extra_forbidden": ": remove it, or correct its name",
-}
+_REMEDIES = {"missing": ": add it", "too_short": ": add some", "extra_forbidden": ": remove it, or correct its name"}
 MAX_TEXTS = 100_000  # of one phrasing, in which slots count as one text
 MAX_TEXTS_WITH_WORDS = 10_000  # up to which a phrasing is compared with others with all words of its slots
 FEW_TEXTS = 30  # known texts of an exchange, below which it is hardly learnt

@@ -122,11 +122,6 @@ class Alignment:
         return next((self.by_bytes[key] for end in ends if (key := (text[:end], continues)) in self.by_bytes), -1)
 
 
-def may_go_on(byte: int) -> bool:
-    """Whether letters after a byte are mostly in the same word as it: a word has the space before it."""
-    return byte == ord(" ") or _is_letter(byte)
-
-
 def _is_letter(byte: int) -> bool:
     return byte >= 128 or chr(byte).isalpha()
 
@@ -310,7 +305,7 @@ class ModelTeacher:
         inside = np.zeros(len(ids), np.bool)
         if self.alignment.has_word_pieces:
             before = [self.student.token_bytes[i][-1] if self.student.is_text[i] else 0 for i in ids[:-1]]
-            inside[1:] = [may_go_on(byte) for byte in before]
+            inside[1:] = [byte == ord(" ") or _is_letter(byte) for byte in before]  # a word has the space before it
         triples = np.stack([np.where(places.read > 0, own_ids[places.indices], 0), places.read, inside])
         different, inverse = np.unique(triples, axis=1, return_inverse=True)
         arguments = [(self.tokenizer.token_bytes[i][:read], bool(flag)) for i, read, flag in different.T.tolist()]

@@ -46,11 +46,7 @@ def autocast(device: str, precision: Precision) -> torch.autocast:
 
 
 def choose_compile(
-    requested: bool | Literal["auto"],
-    precision: Precision,
-    operations: float,
-    threads: int,
-    device: DeviceKind = "cpu",
+    requested: bool | Literal["auto"], precision: Precision, operations: float, threads: int, device: DeviceKind = "cpu"
 ) -> bool:
     """The requested value; for `auto`, whether a run of so many operations is long enough to gain by it.
 

@@ -103,7 +103,7 @@ def test_folders_of_dead_processes_and_zombies_are_removed_and_those_of_living_o
         folders = [project / f"data/fold/.cache/{pid}" for pid in (dead_pid(), zombie.pid, os.getpid())]
         for folder in folders:
             (folder / "half").mkdir(parents=True)
-        resume = project / ".cache/resume/f/1-0.safetensors"
+        resume = project / ".cache/resume/f/1-0.pt"
         resume.parent.mkdir(parents=True)
         resume.touch()
         repair()

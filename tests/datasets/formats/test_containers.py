@@ -106,6 +106,7 @@ LISTS = [talk["turns"] for talk in TALKS]
         ({"part 1": TALKS[:4], "names": ["a"], "part 2": TALKS[4:], "meta": {"turns": 1}}, "turns", [*"012345"]),
         ({"labels": [1, 2], "empty": [], "all": TALKS}, "turns", [*"012345"]),
         ({"train": LISTS[:4], "test": LISTS[4:]}, ".", [*"012345"]),
+        ({"all": TALKS, "turns": 3}, "turns", [*"012345"]),
         ({"speakers": [{"name": "Ana"}], "all": TALKS, "others": [{"turns": 3}, 7, None]}, "turns", [*"012345"]),
     ],
 )
@@ -122,6 +123,7 @@ def test_a_json_object_is_a_row_or_holds_rows(tmp_path, content, column, expecte
         ("a.csv", "Q,A,Größe\nx,y,z\n".encode("cp1252"), "its header is not UTF-8: convert it, as by iconv"),
         ("a.csv", b"Q,A,A\nx,y,z\n", "1: two columns called 'A': rename one of them"),
         ("a.csv", b"Q,A\nx," + b"y" * 17_000_000, "2: not a table: row longer than 16,000,000 characters"),
+        ("a.csv", b'Q,A\nx,"' + b"y,z\n" * 4_500_000 + b'"\n', "2: not a table: row longer than 16,000,000 characters"),
         ("a.parquet", b"PAR1 no", " damaged, or not a Parquet file"),
         ("a.arrow", b"ARROW1 no", " damaged, or not an Arrow file"),
         ("a.feather", b"", " damaged, or not an Arrow file"),
@@ -129,7 +131,7 @@ def test_a_json_object_is_a_row_or_holds_rows(tmp_path, content, column, expecte
             (".gz", gzip.compress(b"{}\n" * 9)), (".zst", zstandard.compress(b"{}\n" * 9)),
         )),
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)

@@ -183,7 +183,7 @@ FORMATS = [  # format, name of the file, content, what it gives
     ("documents", "a.txt", "x" * 60_000 + "\n\n" + "y" * 60_000, ["1:" + "x" * 60_000 + "\n\n", "3:" + "y" * 60_000]),
     ("documents", "a.txt", "ab\u00e9".encode()[:-1], ["! not_utf8 1"]),
     ("documents", "a.csv", 'text,year\n"One,\nmore",1900\n', ["2:One,\nmore"]),
-    ("alpaca", "a.csv", 'sep=;\ninstruction;output\n"Hi\u2028";Yo, you\n', ["u:Hi\u2028 a:Yo, you"]),
+    ("alpaca", "a.csv", 'sep=; \ninstruction;output\n"Hi\u2028";Yo, you\n', ["u:Hi\u2028 a:Yo, you"]),
     ("documents", "a.jsonl", lines({"text": ""}, {"text": None}, {"text": "A"}), ["1:", "! missing_field 2", "3:A"]),
 ]  # fmt: skip
 
@@ -241,6 +241,7 @@ MAPPINGS = [  # the mapping, a row, what it gives
     (CHOSEN, {"q": "Hi", "c": [USER, BOT], "r": "No."}, PAIR),
     (CHOSEN, {"q": [USER], "c": BOT, "r": message("assistant", "No.")}, PAIR),
     ("columns: {messages: t, replies: r, rank: k}", {"t": USER | {"r": [{**BOT, "k": 1}, {**USER, "k": 2}]}}, PAIR),
+    ("columns: {messages: t, replies: r}", {"t": USER | {"r": [BOT, BOT | {"r": USER}]}}, ["! missing_field 1"]),
     ("columns: {messages: m, language: l}\nlanguages: [en]", {"m": [], "l": "de"}, ["! language 1"]),
 ]  # fmt: skip
 
@@ -306,6 +307,7 @@ def test_parts_of_a_document_are_one_group_and_so_are_documents_of_one_column(tm
         ("table", QAS, '{"q": "Hi", "a": "Yo"}', r"columns\.system: no row has .* 's': the last one has 'q', 'a'"),
         ("table", "columns: {messages: messages, train: los}", JSON, r"columns\.train: no message has 'los'"),
         ("text", "", JSON, "a.json:1: JSON, not text: use the format messages, sharegpt or table"),
+        ("text", "", '[["Hi", "Yo"]]', "a.json:1: JSON, not text: use the format messages, sharegpt or table"),
         ("messages", "", JSON.encode("utf-16"), "a.json: UTF-16: convert it to UTF-8, as by iconv"),
         ("messages", "", b'[ "\xff"]', "a.json:1: not UTF-8"),
         ("messages", "", '[\n{},\n{"a": tru}', "a.json:3: not JSON: Expecting value"),

@@ -68,10 +68,14 @@ def test_a_damaged_block_is_told_at_its_first_touch(tmp_path):
     write_binary(LARGE, tmp_path / "t.bin")
     data = bytearray((tmp_path / "t.bin").read_bytes())
     index = LARGE.tokens.index(b"word3000")
-    data[data.index(b"word3000")] ^= 1
+    place = data.index(b"word3000")
+    data[place] ^= 1
+    first = place // 4096 * 4096
     (tmp_path / "t.bin").write_bytes(data)
     with closing(BinaryTokenizer(tmp_path / "t.bin")) as binary:
         assert binary.token_bytes(256) == b"ab"
         for read in (lambda: binary.token_bytes(index), binary.verify, binary.vocabulary):
-            with pytest.raises(ValueError, match=r"t\.bin: not a complete tokenizer\.bin: damaged in bytes \d+ to \d+"):
+            with pytest.raises(
+                ValueError, match=rf"t\.bin: .*\.bin: damaged in bytes {first} to {first + 4095}: export"
+            ):
                 read()

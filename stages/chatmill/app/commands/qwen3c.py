@@ -83,10 +83,7 @@ GROUPS = (64, 32, 16, 8)  # sizes of groups, the engine's usual one first
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NORMS = ("input_layernorm", "post_attention_layernorm")
 HEAD_NORMS = ("self_attn.q_norm", "self_attn.k_norm")
-MATRICES = (
-    *(f"self_attn.{name}_proj" for name in "qkvo"),
-    *(f"mlp.{name}_proj" for name in ("gate", "down", "up")),
-)
+MATRICES = (*(f"self_attn.{name}_proj" for name in "qkvo"), *(f"mlp.{name}_proj" for name in ("gate", "down", "up")))
 
 
 def engine_config(config: ModelConfig) -> ModelConfig:

@@ -6,7 +6,7 @@ import mimetypes
 import secrets
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -174,12 +174,6 @@ ENDPOINTS: dict[str, tuple[Handler, type[ModelRequest] | None]] = {
 }
 
 
-def api_routes(models: Models) -> Iterator[Route]:
-    for path, (handle, request_type) in ENDPOINTS.items():
-        yield Route(path, partial(handle, models), methods=["POST" if request_type else "GET"])
-    yield Route("/openapi.json", JSONResponse(openapi()), methods=["GET"])
-
-
 def openapi() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for path, (handle, request_type) in ENDPOINTS.items():
@@ -211,7 +205,11 @@ def create_app(
     """The ASGI application: API, runs and pages, and `more` routes."""
     app = Starlette(
         routes=[
-            *api_routes(models),
+            *(
+                Route(path, partial(handle, models), methods=["POST" if request else "GET"])
+                for path, (handle, request) in ENDPOINTS.items()
+            ),
+            Route("/openapi.json", JSONResponse(openapi()), methods=["GET"]),
             *known_runs.routes,
             *more,
             *(Route(path, send_page) for path in PAGES),

@@ -187,13 +187,14 @@ def object_rows(file: Path, columns: Collection[str] = ()) -> Iterator[RawRow] |
     except ValueError:
         return None  # several values, or a broken one, of which the other readers say the place
     names, some = {*columns}, dict(islice(members.items(), _FIRST))
-    if names & some.keys():
-        return None
     firsts = {key: value[0] for key, value in some.items() if _may_hold_rows(key, value)}
-    has_columns = any(isinstance(first, dict) and names & first.keys() for first in firsts.values())
+    known = [key for key, first in firsts.items() if isinstance(first, dict) and names & first.keys()]
+    decisive = next((key for key in some if key in names or key in known), None)
+    if decisive in names:
+        return None
     # rows by the name of their list, or as they have a list of their own
     are_rows = [key in _LISTS or any(isinstance(one, list) for one in first.values()) for key, first in firsts.items()]
-    if has_columns or (firsts and all(are_rows)):
+    if decisive or (firsts and all(are_rows)):
         lists = ((key, value) for key, value in members.items() if _may_hold_rows(key, value))
         return ((f"{file}: entry {n} of {key}", row) for key, rows in lists for n, row in enumerate(rows, start=1))
     if _are_rows(list(some.values()), names):

@@ -126,12 +126,12 @@ def paragraphs(file: Path, is_end: Callable[[str], Any] = lambda line: not line.
             place, block, unreadable = "", io.StringIO(), None
 
 
-_OBJECT = re.compile(rb'\s*(?:\[\s*)?\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
+_JSON = re.compile(rb'\s*(?:(?:\[\s*)*\{\s*"(?:[^"\\\n]|\\.)*"\s*:|\[\s*\[\s*")')
 
 
 def check_is_text(file: Path, remedy: str) -> None:
-    """Raise ValueError for a file that begins as JSON, which is an object or has some."""
-    if _OBJECT.match(start_of(file)):
+    """Raise ValueError for a file that begins as objects or arrays of JSON do."""
+    if _JSON.match(start_of(file)):
         raise ValueError(f"{file}:1: JSON, not text: {remedy}")
 
 
@@ -187,7 +187,7 @@ def json_row(place: str, line: str) -> RawRow | Reject:
 # Tables: values separated by commas or other marks, in rows under a header.
 
 _SEPARATORS = ",;\t|"
-_SEPARATOR_LINE = re.compile(rb'(?i)"?sep=([,;|\t])"?\r?(?:\n|\Z)')  # of spreadsheets, before the header
+_SEPARATOR_LINE = re.compile(rb'(?i)"?sep=([,;|\t])"?[ \t]*\r?(?:\n|\Z)')  # of spreadsheets, before the header
 _QUOTED = re.compile(rb'"[^"]*"')
 _UNQUOTED = "a cell that begins with a quotation mark does not end with one, or has one inside that is not doubled"
 
@@ -207,8 +207,10 @@ def table_rows(file: Path, *, lower_case: bool = True) -> Iterator[RawRow | Reje
             try:
                 cells = next(reader, None)
             except csv.Error as error:
-                if not header:
-                    raise ValueError(f"{place}: not a table: {_UNQUOTED}") from error
+                is_long = "field larger" in str(error)  # where the next row begins is not known
+                if is_long or not header:
+                    problem = f"row longer than {MAX_ROW_BYTES:,} characters" if is_long else _UNQUOTED
+                    raise ValueError(f"{place}: not a table: {problem}") from error
                 yield from (Reject(f"{file}:{n}", "bad_row", _UNQUOTED) for n in range(line, reader.line_num + 1))
                 continue
             if cells is None:

@@ -27,7 +27,7 @@ from chatmill.datasets.formats.example import Dropped, Extent, RawRow, Reject, U
 from chatmill.datasets.formats.mapping import FIELDS, MESSAGES, REPLIES, Columns, content_bytes, value_at
 
 MAX_BYTES = 1_000_000_000  # of text in the rows of a file, or a tree, that memory holds, with 1,000 for each message
-_TOO_LONG = f"of over {MAX_BYTES:,} bytes of messages in memory: divide the file, or name columns.tree"
+_TOO_LONG = f"of over {MAX_BYTES:,} bytes of messages in memory: divide the file"
 
 
 # Messages with their replies in them.
@@ -68,11 +68,11 @@ def messages_of(root: Any, column: str) -> list[Any]:
 
 def _replies(message: Any, column: str) -> list[Any]:
     """The replies to a message. Raises UnusableRowError unless they are a list of messages, or missing."""
-    replies = value_at(message, column, None)
-    for reply in replies if isinstance(replies, list) else [replies]:
-        if not isinstance(reply, dict) and replies is not None:
-            raise UnusableRowError("missing_field", f"{column}: expected messages, got {describe_value(reply)}")
-    return replies or []
+    replies = value_at(message, column, None) or []
+    wrong = [one for one in replies if not isinstance(one, dict)] if isinstance(replies, list) else [replies]
+    if wrong:
+        raise UnusableRowError("missing_field", f"{column}: expected messages, got {describe_value(wrong[0])}")
+    return list(replies)
 
 
 def _rank(reply: Any, columns: Columns) -> float:
@@ -131,7 +131,8 @@ def grow(rows: Iterable[RawRow | Reject], columns: Columns) -> Iterator[RawRow |
             tree, size = [], 0
         size += 1000 + extent.bytes
         if size > MAX_BYTES:
-            yield Reject(place, "too_long", _TOO_LONG, *extent)
+            more = "" if columns.tree or columns.conversation else ", or name columns.tree"
+            yield Reject(place, "too_long", _TOO_LONG + more, *extent)
             continue
         used = type(entry)({key: value for key, value in entry.items() if key in keys})
         tree.append(_Row(place, used, name, id_of(entry, columns.parent), of_tree))

@@ -69,7 +69,8 @@ def write_binary(vocabulary: Vocabulary, file: Path) -> None:
     extras = {"steps": vocabulary.steps, "special_handling": vocabulary.special_handling}
     description |= {name: text for name, text in extras.items() if text is not None}
     text = json.dumps(description, ensure_ascii=False, sort_keys=True).encode()
-    sums = _block_checksums(body)
+    blocks = (body[start : start + BLOCK] for start in range(0, len(body), BLOCK))
+    sums = b"".join(_checksum(block, _CHECKSUM_SIZE) for block in blocks)
     footer = _FOOTER.pack(MAGIC, VERSION, len(body), len(rows), len(vocabulary.merges), len(text))
     file.write_bytes(body + text + sums + footer + _checksum(text + sums + footer, _FOOTER_CHECKSUM_SIZE))
 
@@ -113,17 +114,15 @@ class BinaryTokenizer:
         self._kinds = self._merges - self.vocab_size
         self._places = self._kinds - _PLACE * (self.vocab_size + 1)
         self._starts = memoryview(self._map)[self._places : self._kinds].cast("I")
-        self._is_checked = bytearray(self.vocab_size)  # of each token
+        self._is_checked = bytearray(-(-end // BLOCK))  # of each block
 
     def token_bytes(self, index: int) -> bytes:
         """The bytes of a token; of a control or unused token, its name."""
         if not 0 <= index < self.vocab_size:
             raise IndexError(f"{self.file}: token id: expected 0 to {self.vocab_size - 1}, got {index}")
-        if not self._is_checked[index]:
-            place = self._places + _PLACE * index
-            self._check(place, place + _SPAN.size)
-            self._check(self._starts[index], self._starts[index + 1])
-            self._is_checked[index] = 1
+        place = self._places + _PLACE * index
+        self._check(place, place + _SPAN.size)
+        self._check(self._starts[index], self._starts[index + 1])
         return self._map[self._starts[index] + _RECORD.size : self._starts[index + 1]]
 
     def vocabulary(self) -> Vocabulary:
@@ -147,14 +146,16 @@ class BinaryTokenizer:
 
     def verify(self) -> None:
         self._check(0, self._index)
-        self._is_checked = bytearray(b"\1") * self.vocab_size
 
     def _check(self, start: int, stop: int) -> None:
-        """Check the blocks of the bytes [start, stop)."""
-        first, last = start // BLOCK * BLOCK, min(-(-stop // BLOCK) * BLOCK, self._index)
-        sums = self._sums[first // BLOCK * _CHECKSUM_SIZE : -(-last // BLOCK) * _CHECKSUM_SIZE]
-        if _block_checksums(self._map[first:last]) != sums:
-            raise self._error(f"damaged in bytes {first} to {last - 1}")
+        """Check the blocks of the bytes [start, stop) that were not checked before."""
+        for block in range(start // BLOCK, -(-stop // BLOCK)):
+            if not self._is_checked[block]:
+                first, last = block * BLOCK, min((block + 1) * BLOCK, self._index)
+                expected = self._sums[block * _CHECKSUM_SIZE : (block + 1) * _CHECKSUM_SIZE]
+                if _checksum(self._map[first:last], _CHECKSUM_SIZE) != expected:
+                    raise self._error(f"damaged in bytes {first} to {last - 1}")
+                self._is_checked[block] = 1
 
     def close(self) -> None:
         self._starts.release()
@@ -162,10 +163,6 @@ class BinaryTokenizer:
 
     def _error(self, problem: str) -> ValueError:
         return ValueError(f"{self.file}: not a complete tokenizer.bin: {problem}: export the tokenizer anew")
-
-
-def _block_checksums(data: bytes) -> bytes:
-    return b"".join(_checksum(data[start : start + BLOCK], _CHECKSUM_SIZE) for start in range(0, len(data), BLOCK))
 
 
 def _checksum(data: bytes, size: int) -> bytes:

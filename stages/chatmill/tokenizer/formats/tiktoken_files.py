@@ -20,7 +20,7 @@ from typing import Any
 
 import regex
 import tiktoken
-from tokenizers import BertWordPieceTokenizer, models
+from tokenizers import BertWordPieceTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from chatmill.pipeline.manifest import read_json
@@ -56,10 +56,12 @@ def read_vocab_and_merges(file: Path) -> Vocabulary:
     """
     merges_file = merges_file_of(file)
     assert merges_file is not None, "the format was detected by it"
-    try:
-        vocab, merges = models.BPE.read_file(str(file), str(merges_file))
-    except Exception as error:  # tokenizers raises no narrower one
-        raise ValueError(f"{error}, as {merges_file.name} beside it has it") from error
+    vocab, merges = read_json(file), []
+    for number, line in enumerate(merges_file.read_text(encoding="utf-8").split("\n"), start=1):
+        if line and not (number == 1 and line.startswith("#version")):
+            merges.append(line.split(" "))
+            if len(merges[-1]) != 2 or not all(merges[-1]):
+                raise ValueError(f"{merges_file.name}:{number}: not two tokens separated by a space: {line[:60]!r}")
     merged = set(map("".join, merges))
     _check_pattern(merged)
     controls = [{"id": i, "content": name} for name, i in vocab.items() if len(name) > 1 and name not in merged]

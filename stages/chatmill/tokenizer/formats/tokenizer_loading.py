@@ -10,7 +10,7 @@ from typing import Any
 from chatmill.pipeline.manifest import read_json
 from chatmill.tokenizer.encoding.backends import choose_backend
 from chatmill.tokenizer.encoding.chat_tokenizer import ChatTokenizer
-from chatmill.tokenizer.formats.binary import has_footer, read_binary
+from chatmill.tokenizer.formats.binary import MAGIC, has_footer, read_binary
 from chatmill.tokenizer.formats.gguf_files import is_gguf, read_gguf, vocabulary_of
 from chatmill.tokenizer.formats.tiktoken_files import (
     MERGES_FILES,
@@ -63,6 +63,8 @@ def detect_format(file: Path) -> str:
         return "ranks"
     if file.name == VOCAB_TXT or re.search(rb"^\[UNK\]\r?$", data, re.MULTILINE):
         return "vocab_txt"
+    if MAGIC in data[-256:]:  # a binary that is truncated
+        return "binary"
     if data[:1] == b"\n" and b"\0" in data[: 1 << 16]:
         return "sentencepiece"
     found = "an empty file" if not data else f"a file that begins with {start[:24]!r}"
@@ -131,6 +133,8 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         vocabulary = READERS[detect_format(file)](file)
         check_vocabulary(vocabulary)
+        if vocabulary.steps is not None:
+            choose_backend(vocabulary)  # raises ValueError for steps that its library rejects
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(str(file)) else f"{file}: {error}") from error
     except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:

@@ -72,6 +72,16 @@ def adds_prefix_space(steps: str | None) -> bool:
     return any(step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never" for step in splits)
 
 
+def marks_spaces(steps: str) -> bool:
+    """Whether the steps write spaces as U+2581."""
+    library, content = library_of(steps)
+    if library != "tokenizers" or replace_step(String=" ", content=METASPACE) in flat(
+        "normalizer", content["normalizer"]
+    ):
+        return True
+    return any(step["type"] == "Metaspace" for step in flat("pre_tokenizer", content["pre_tokenizer"]))
+
+
 def splits_only(steps: str) -> bool:
     """Whether the steps only split text, so that its characters are unchanged."""
     library, content = library_of(steps)

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from chatmill.tokenizer.vocabulary.patterns import check_expression, check_pattern
-from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, float32, patterns_of, splits_only
+from chatmill.tokenizer.vocabulary.preprocessing import METASPACE, float32, marks_spaces, patterns_of, splits_only
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -307,6 +307,8 @@ def check_vocabulary(vocabulary: Vocabulary) -> None:
         if any(vocabulary.kinds[i] for i in pair):
             raise ValueError(f"its merge {rank} is not of two text tokens")
     if vocabulary.steps is not None:
+        if vocabulary.spelling == "marked" and not marks_spaces(vocabulary.steps):
+            raise ValueError("its preprocessing does not write spaces as U+2581")
         for pattern in patterns_of(vocabulary.steps):
             check_expression(pattern)
     if vocabulary.pattern is not None:
