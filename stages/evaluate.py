@@ -58,7 +58,7 @@ def main(
         model, onnx, corpus, template, sample.questions, parameters, trained_only=trained_only
     )
 
-    # Answers to skills, to talk of the test set, and, where it has questions to a persona, to the free prompts.
+    # Answers to the skills' questions, to talk of the test set, and, only if it asks a persona, to free prompts.
     answers = answer_sample(session, sample, prompts, loaded.tools, parameters.max_tokens)
     said, true = [one.text for one in answers.free + answers.talk], [one[-1].text for one in sample.talk]
     content = {

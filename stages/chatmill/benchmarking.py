@@ -60,8 +60,8 @@ def read_workload(model: Path, onnx: Path) -> Workload:
     """The workload of each engine; that of PyTorch is the float32 graph's, and without a graph it is unknown."""
     weights = {name: weight_bytes(onnx / ONNX_FILES[name]) for name in engine_names(onnx)}
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    numbers = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
-    return Workload({"pytorch": weights["onnx"]} | weights if weights else {}, 4 * numbers)
+    cached = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]  # of a token
+    return Workload(({"pytorch": weights["onnx"]} | weights) if weights else {}, 4 * cached)
 
 
 def weight_bytes(graph: Path) -> int:

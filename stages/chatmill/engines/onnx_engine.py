@@ -241,7 +241,7 @@ class GraphCache:
         sequence = [*self._ids[:length], *ids]
         past = {name: np.ascontiguousarray(past[..., :length, :]) for name, past in self._past.items()}
         start = length if self._presents else 0
-        # the branch for tokens after a past may have been traced with a single one
+        # an export may have traced its cache's branch with one token: after a past, it is given one at a time
         step = 1 if "use_cache_branch" in self._session.inputs and start else len(sequence)
         for first in range(start, len(sequence), step):
             logits, past = self._run(sequence[first : first + step], past, first, keep)

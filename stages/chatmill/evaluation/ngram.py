@@ -65,8 +65,8 @@ def read_counted_text(tokens: Path, tokenizer: ChatTokenizer, template: str, mod
 def score_with_ngrams(text: CountedText, tokenizer: ChatTokenizer, ids: Ids, offsets: Integers) -> NgramScore:
     """Score conversations, ids[offsets[i]:offsets[i + 1]], with n-grams of the best order.
 
-    It is the order that needs the fewest bits per byte of the validation text. Of more than MAX_TRAIN_TOKENS tokens,
-    evenly spread conversations are counted.
+    It is the order that needs the fewest bits per byte of the validation text. If the training text has more than
+    MAX_TRAIN_TOKENS tokens, only every k-th conversation is counted, so that about that many tokens or fewer remain.
     """
     train, validation = text
     lengths = np.diff(train.offsets)
@@ -124,7 +124,7 @@ class Ngrams(NamedTuple):
         return Ngrams(keys // vocab_size, len(self.owners), ranks, contexts)
 
     def probabilities(self, occurring: Integers, lower: Floats) -> Floats:
-        """p(w | h) of the last tokens, given the n-grams that are counted, and what the next lower order gives them."""
+        """p(w | h) of the last len(lower) tokens, from the ranks of counted n-grams and the next lower order's p."""
         counts = np.bincount(occurring, minlength=len(self.owners))
         discounts = np.array([0, *estimate_discounts(counts)])[np.minimum(counts, 3)]
         totals, freed = (np.bincount(self.owners, values, self.num_contexts) for values in (counts, discounts))

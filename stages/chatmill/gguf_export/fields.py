@@ -133,7 +133,7 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> str:
     if name is None or vocabulary.algorithm == "lookup":
         reason = f"llama.cpp does not split text as the type {vocabulary.type} with this pattern does"
         raise UnsupportedModel(reason, _differently_split(vocabulary))
-    if name != LLAMA3 and (lost := unmerged(vocabulary)):
+    if name != LLAMA3 and (lost := unmerged(vocabulary)):  # for llama3, llama.cpp takes a whole token without merging
         reason = "llama.cpp merges pairs, which does not give some tokens"
         raise UnsupportedModel(reason, vocabulary.tokens[lost[0]].decode(errors="replace"))
     return name

@@ -54,7 +54,7 @@ class PromptBuilder:
         ends = [*stop_ids, *([] if self.end_id is None else [self.end_id])]
         ids = [special[name] for name in TOOL_TOKENS if name in special] if template.escapes else []
         self.tool = Tool(ids[0], ids[1], self._calculate) if len(ids) == len(TOOL_TOKENS) else None
-        call_end = {self.tool.end_id} if self.tool else set()  # which ends an answer where nothing runs the tool
+        call_end = {self.tool.end_id} if self.tool else set()  # no stop id: the tool runs, and the answer goes on
         self.stop_ids = frozenset(i for i in ends if i in range(tokenizer.vocab_size)) - call_end
         self.tools = tuple(tools) if self.tool else ()
         self.allowed = np.zeros(engine.vocab_size, bool)

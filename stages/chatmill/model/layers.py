@@ -92,7 +92,7 @@ def _in_segments(queries: Tensor, keys: Tensor, values: Tensor, segments: Segmen
 
 
 def _one_by_one(queries: Tensor, keys: Tensor, values: Tensor, segments: Segments) -> Tensor:
-    """The same on a CPU, one conversation at a time, as most pairs of tokens in a row are of different ones.
+    """Causal attention on a CPU, one conversation at a time: a mask over a whole row would waste most token pairs.
 
     In float32, as the kernel's backward pass takes up to three times longer in bfloat16.
     """

@@ -206,7 +206,7 @@ class Portable:
         present = [f"present.{i}.{name}" for name in ("key", "value")]
         for names, values, length in (past, self.inputs, "past"), (present, self.outputs, "total"):
             shape = ["batch_size", self.kv_heads, length, self.head_dim]
-            values += [tensor(name, TensorProto.FLOAT, shape) for name in names]
+            values.extend(tensor(name, TensorProto.FLOAT, shape) for name in names)
         return self.attend(q, k, v, past, present, layer)
 
     def attend(self, q: str, k: str, v: str, past: list[str], present: list[str], layer: str) -> str:

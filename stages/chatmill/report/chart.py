@@ -59,7 +59,7 @@ def log_axis(name: str, values: Sequence[float]) -> Axis:
     low, high = min(values), max(values)
     powers = [10.0**power for power in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 2)]
     ticks = [k * power for power in powers for k in (1, 2, 5)]
-    ticks = [tick for tick in ticks if low / 2.5 < tick < high * 2.5]
+    ticks = [tick for tick in ticks if low / 2.5 < tick < high * 2.5]  # at most 2.5 apart: they enclose the values
     return Axis(
         name, ticks[0], ticks[-1], ticks if len(ticks) <= 7 else [one for one in ticks if one in powers], log=True
     )

@@ -155,7 +155,7 @@ class Speaker:
 
 
 def draw_word(words: Sequence[Word | Node], others: Sequence[Word], random: Random) -> Word:
-    """A word other than these."""
+    """One of the words that is not in `others`; a node is expanded, and drawn again if it gives one of them."""
     left = [word for word in words if word not in others]
     while True:
         entry = random.choice(left)

@@ -246,8 +246,8 @@ class _Reader:
         return Fact(
             name,
             told,
-            self._exchange(f"{place}.ask", f"{path}/asked", ask, certain, f"{place}.answers"),
-            self._exchange(f"{place}.ask", f"{path}/ask", untold, frozenset(), f"{place}.unknown"),
+            self._exchange(f"{place}.ask", f"{path}/asked", ask, certain, f"{place}.answers"),  # after it was told
+            self._exchange(f"{place}.ask", f"{path}/ask", untold, frozenset(), f"{place}.unknown"),  # before that
             slots_of(told.phrasings),
         )
 

@@ -97,7 +97,7 @@ class Alignment:
         first = bisect_left(self.sorted_tokens, read)
         last = bisect_right(self.sorted_tokens, read, key=lambda token: token[: len(read)])
         ids, rests = self.sorted_ids[first:last], [token[len(read) :] for token in self.sorted_tokens[first:last]]
-        ended = sum(not rest for rest in rests)
+        ended = rests.count(b"")  # sorted first: tokens that are exactly the bytes already read
         tokens = [-1] * ended + self._first_tokens(rests[ended:], inside)
         if not read:
             ids, tokens = [*ids, *self.controls.keys()], [*tokens, *self.controls.values()]
@@ -226,7 +226,7 @@ class ModelTeacher:
         self.in_bfloat16 = device.type == "cuda" or own_processor().gains_by_bfloat16
         self.context = min(_LONGEST_WINDOW, self.model.config.max_position_embeddings)
         self.controls = self._controls(path, content)
-        follow = {
+        follow = {  # the student's special tokens that may come next, by the teacher's ids
             self.controls[i]: i for name, i in student.special.items() if i in self.controls and name not in (BOS, PAD)
         }
         self.alignment = Alignment(self.student, self.tokenizer, follow)

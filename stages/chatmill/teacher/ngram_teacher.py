@@ -5,8 +5,8 @@
 c counts without the token that is predicted, and n(h) are the different tokens after h; D is DISCOUNT. A context h that
 occurs nowhere else is shortened; below a context of one token there is nothing.
 
-A context of L tokens is known by the rank, among the pairs of a shorter context and the token after it, of the pair
-that it is. Contexts lie within a conversation.
+A context of one token is known by its id, a longer one by the rank of a pair: the context that is all but its last
+token, and that token. Contexts lie within a conversation.
 
 Shapes: N tokens, P different pairs of a context and the token after it, X contexts, K tokens of a prediction.
 """

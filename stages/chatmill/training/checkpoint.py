@@ -103,7 +103,7 @@ class Checkpoint:
     def remove(self) -> None:
         """Remove the states of this run, which is done, and of runs that were abandoned."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        with suppress(OSError):  # another run may do the same, or still need the folder
+        with suppress(OSError):  # another run may remove the same, or have its state in the folder, which then stays
             for folder in self.folder.parent.iterdir():
                 if folder.stat().st_mtime < time.time() - _MAX_AGE:
                     shutil.rmtree(folder, ignore_errors=True)

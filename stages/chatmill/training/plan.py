@@ -89,12 +89,11 @@ def plan_steps(parameters: TrainParameters, dataset: PackedDataset, vocab_size: 
         mean = sum(share * part.row_length * n for share, part, n in zip(shares, parts, rows_per_step, strict=True))
         steps = max(1, round(parameters.epochs * tokens_per_epoch / mean))  # the mean tokens of a step
     num_short = round(SHORT_SHARE * steps)
+    steps_per_part = [steps] if short is None else [num_short, steps - num_short]
     phases = []
-    for part, of_part, rows in zip(
-        parts, [num_short, steps - num_short] if short else [steps], rows_per_step, strict=True
-    ):
+    for part, part_steps, rows in zip(parts, steps_per_part, rows_per_step, strict=True):
         at_once = rows_at_once(rows // group.size, part.row_length, vocab_size, group.device.type)
-        phases.append(Phase(part, of_part, rows, at_once))
+        phases.append(Phase(part, part_steps, rows, at_once))
     if group.is_main_process and full.weights:
         log_weights(phases)
     return Plan(tuple(phases), parameters.seed, parameters.checkpoint_every, tokens_per_epoch, padding)

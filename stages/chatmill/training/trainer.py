@@ -200,7 +200,7 @@ class Trainer:
 
     def _loss(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The loss to minimise, and the arguments of `total_losses`."""
-        ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])
+        ids, positions, conversations, targets, loss = map(self._to_device, batch[:5])  # loss: the LossKind of each
         visible: Tensor | Segments = conversations
         if self.has_segments and ids.shape[1] > self.longest_masked_row:
             visible = find_segments(batch.conversation_ids).to(ids.device)

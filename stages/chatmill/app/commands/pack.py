@@ -165,7 +165,7 @@ def pack(data: Path, out: Path, name: str) -> tuple[list[str], dict[str, str]]:
             convert()
             packed.append(part)
         except ValueError as error:
-            missing[part] = str(error).removeprefix(f"{data / 'model'}: ")  # the same for every pack
+            missing[part] = str(error).removeprefix(f"{data / 'model'}: ")  # no path: the same bytes for any `data`
     (out / CARD).write_text(model_card(data, name, packed, missing), encoding="utf-8")
     (out / SUMS).write_text("".join(_sums(out)), encoding="utf-8")
     return packed, missing

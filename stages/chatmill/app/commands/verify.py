@@ -270,7 +270,7 @@ def _remove_link(file: Path) -> str:
 
 
 def _remove_run(place: Path) -> str:
-    """Remove an entry of the run cache, or a folder, and the folders that this leaves empty, at which DVC fails."""
+    """Remove an entry of the run cache, or a folder, then its two parents if empty: DVC fails at empty folders."""
     if place.is_dir() and not place.is_symlink():
         shutil.rmtree(place)
     else:

@@ -191,7 +191,7 @@ def _flow(value: Any) -> str:
 
 
 def _patterns(sample: Sample) -> list[str]:
-    """The ends of the names of the files, as `*.jsonl.gz`, or where others have them as well, their paths."""
+    """Patterns such as `*.jsonl.gz` of the files, or their paths if one fits another file, too; none without others."""
     patterns = {f"*{inner_suffix(file)}{file.suffix if file.suffix in PACKED else ''}" for file in sample.files}
     if any(fnmatch(file.name, pattern) for file in sample.others for pattern in patterns):
         return [file.relative_to(sample.path).as_posix() for file in sample.files]

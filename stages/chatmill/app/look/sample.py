@@ -104,7 +104,7 @@ class Sample:
 
 
 def take_sample(path: Path) -> Sample:
-    """A sample of a file, or of those files of a folder whose content has the most bytes.
+    """A sample of a file, or of a folder's files of the kind with the most bytes; Markdown and YAML only if alone.
 
     Raises ValueError for files that cannot be read.
     """

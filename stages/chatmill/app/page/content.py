@@ -281,7 +281,7 @@ def _packed(numbers: ArrayLike, dtype: str) -> str:
 
 
 def _splits(vocabulary: Vocabulary) -> Iterator[str]:
-    """The expressions of the steps that split text, whose matches and the texts between them are separate."""
+    """An expression, not yet JavaScript's, for each splitting step: matches and texts between become pieces."""
     if vocabulary.steps is None:
         return
     _, content = library_of(vocabulary.steps)

@@ -142,7 +142,7 @@ class TerminalChat:
         self.session.answer_stats = None  # of an answer that is no longer there
 
     def load(self, name: str, conversation: Conversation) -> str:
-        """Continue a conversation of a file, without a last message that has no answer; return a line that says so."""
+        """Continue the conversation of the file `name`, less a last unanswered message; return a line on its size."""
         if conversation[-1].role == "user":
             *conversation, _ = conversation
             notify("the last message has no answer and was dropped")

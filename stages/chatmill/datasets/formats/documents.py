@@ -102,8 +102,8 @@ def _blocks(file: Path) -> Iterator[str]:
     check_is_text(file, "name it .jsonl or .json, so that its rows are read")
     decoder, count = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8-sig")(), translate=True), 0
     with open_decompressed(file) as stream:
-        for block in iter(lambda: stream.read(_BLOCK), None):
-            count += len(block)
+        while True:
+            count += len(block := stream.read(_BLOCK))
             try:
                 yield decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:

@@ -106,7 +106,7 @@ class Talk:
         return self.length - self._told_at[fact.name]
 
     def thread(self, intents: Choices, goes_on: float) -> None:
-        """Add an intent, and with this probability after each exchange one of those that follow."""
+        """Add an intent, new if ATTEMPTS draws find one; after each, with probability goes_on, one of its follow."""
         for _ in range(ATTEMPTS):
             intent = intents.draw(self._random)
             if intent.path not in self._intents:

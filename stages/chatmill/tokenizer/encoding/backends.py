@@ -53,7 +53,7 @@ def tiktoken_unsupported_reason(vocabulary: Vocabulary) -> str | None:
         return f"tiktoken does not find {vocabulary.added_tokens[0].content!r} in text before it merges"
     ranks = vocabulary.text_tokens
     if vocabulary.algorithm == "lookup":
-        joined = next((token for token in ranks if len(token) == 2), None)
+        joined = next((token for token in ranks if len(token) == 2), None)  # without one, no merge can begin
         if joined is not None and vocabulary.pattern != CHARACTERS:
             return f"tiktoken would merge the bytes of {joined!r} inside words that are not in the vocabulary"
     elif merges_by_rank(ranks) != vocabulary.merges:
@@ -188,8 +188,9 @@ class _Fastokens(_Tiktoken):
         self._seen, self._equal = 0, True
 
     def encode_with_special(self, text: str, controls: Mapping[str, int]) -> Array:
-        start, self._seen = self._seen, self._seen + len(text)
+        start, self._seen = self._seen, self._seen + len(text)  # characters: by tiktoken, then by both, then fast
         if start < BEFORE_TRIAL or not self._equal:
+            self._seen = min(self._seen, BEFORE_TRIAL)  # a long text leaves out no trial
             return super().encode_with_special(text, controls)
         fast = self._fastokens.encode_batch_flat([text], split_special_tokens=not controls)[0]
         ids = np.frombuffer(fast, np.uint32)

@@ -67,7 +67,7 @@ def _tiktoken(encoding: tiktoken.Encoding, *, special: bool = False) -> Encode:
 
 
 def _tokenizers(tokenizer: Tokenizer, *, special: bool = False) -> Encode:
-    """With `special`, the names of special tokens in text are the tokens."""
+    """Encodes by the library tokenizers. A special token's name in text is that token if `special`, else plain text."""
     tokenizer.encode_special_tokens = not special
     tokenizer.no_truncation()  # the lengths of texts are the program's choice, and no part of a tokenizer
     tokenizer.no_padding()

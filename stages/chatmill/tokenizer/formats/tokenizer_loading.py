@@ -53,7 +53,7 @@ def detect_format(file: Path) -> str:
         return "gguf"
     data = file.read_bytes()
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if has_footer(data):  # first: the length of the longest token, with which it begins, may be any byte
+    if has_footer(data):  # first: a binary begins with a number, whose bytes may look like any format below
         return "binary"
     if re.match(rb"\x80[\2-\5]", data):
         return "pickle"
@@ -105,7 +105,7 @@ def load(path: Path | str) -> ChatTokenizer:
 def make_lossless(vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary without optional steps, so that the tokens of a text are exactly its bytes.
 
-    What is put around a text is left out, too, as chat templates write it. Raises ValueError if other steps remain.
+    Tokens put around a text are left out, too: chat templates write them. Raises ValueError if other steps remain.
     """
     special_handling = to_special_handling(vocabulary.flags)
     plain = replace(vocabulary, steps=drop_harmless_steps(vocabulary.steps), special_handling=special_handling)

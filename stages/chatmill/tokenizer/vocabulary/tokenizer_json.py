@@ -279,7 +279,7 @@ def _drop_redundant_merges(merges: tuple[MergePair, ...], ranks: Mapping[bytes, 
 
 
 def _mark_unmergeable_unused(vocabulary: Vocabulary) -> Vocabulary:
-    """Make tokens that merging never gives unused: without `ignore_merges`, no piece is looked up as a whole."""
+    """Mark as unused the tokens that merging never makes: without `ignore_merges`, no piece is looked up whole."""
     tokens, kinds = list(vocabulary.tokens), list(vocabulary.kinds)
     lost = {tokens[i] for i in unmerged(vocabulary)}
     for i, name in zip(unmerged(vocabulary), unused_names(set(tokens)), strict=False):
@@ -306,7 +306,7 @@ def _entries(ids: dict[str, int], entry_of: Callable[[str], Entry], content: dic
     """The model's pieces and the added tokens by id. Raises ValueError if two share an id."""
     added = {token["content"]: token["id"] for token in content.get("added_tokens", [])}
     entries = {i: entry_of(piece) for piece, i in ids.items() if added.get(piece) != i}
-    if len(entries.keys() | added.values()) < len(ids.items() | added.items()):
+    if len({*ids.values(), *added.values()}) < len(ids.items() | added.items()):  # fewer ids than (token, id) pairs
         raise ValueError("two of its tokens have the same id")
     for token in content.get("added_tokens", []):
         entries[token["id"]] = token["content"].encode(), _kind_of_added(token)
@@ -326,7 +326,7 @@ def _special_handling(content: dict[str, Any], *, with_post_processor: bool = Fa
     flags = {}
     for token in content.get("added_tokens", []):
         flags[token["content"]] = {flag: True for flag in FLAGS if token.get(flag)}
-        if not token.get("special", True) and _kind_of_added(token) != Kind.ADDED:
+        if not token.get("special", True) and _kind_of_added(token) != Kind.ADDED:  # of ADDED, that is the default
             flags[token["content"]]["special"] = False
     post_processor = content.get("post_processor")
     moves_offsets_only = all(step["type"] == "ByteLevel" for step in flat("post_processor", post_processor))
