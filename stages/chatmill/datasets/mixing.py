@@ -149,8 +149,9 @@ def find_duplicates(
         _append(folder / "positions", (position + np.cumsum(lengths) - lengths).astype(np.uint64))
         position += int(lengths.sum())
         for kind, files in shards.items():
-            keys[kind]["record"] += count
-            _divide(keys[kind], files)
+            own = keys[kind].copy()  # what Ray gives is read-only
+            own["record"] += count
+            _divide(own, files)
         count += len(records)
     _append(folder / "positions", np.array([position], np.uint64))
 
